@@ -1,0 +1,34 @@
+"""The two bounds that every federated result is read against: no communication, and no federation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedgela.algorithms.fedavg import FedAvg, ServerState, Update
+
+
+@dataclass(frozen=True)
+class Local(FedAvg):
+    """Every client trains alone, cross-entropy on its own samples; nothing travels."""
+
+    name: ClassVar[str] = "local"
+    title: ClassVar[str] = "Local"
+    GA_of: ClassVar[Literal["global", "locals"]] = "locals"
+    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    keeps_model: ClassVar[bool] = True
+
+    def travels(self, entry: str) -> bool:
+        return False
+
+    def aggregate(self, server: ServerState, updates: Sequence[Update]) -> ServerState:
+        return server
+
+
+@dataclass(frozen=True)
+class Centralised(FedAvg):
+    """One model on all clients' training data in one place, E epochs a round; its one model everywhere."""
+
+    name: ClassVar[str] = "centralised"
+    title: ClassVar[str] = "Centralised"
+    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "global"
+    pooled: ClassVar[bool] = True

@@ -1,0 +1,144 @@
+"""FedAvg, and with it what an algorithm is: every other method overrides a few of these methods.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+Each sampled client minimises the mean cross-entropy over its samples, starting from the global model;
+the server averages: w <- sum_k p_k w_k with p_k = n_k / sum_j n_j.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedgela.models import Net, State
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of local training: which parameters train (by the start of their names), how long."""
+
+    epochs: int
+    trains: tuple[str, ...] = ("",)
+
+    def selects(self, name: str) -> bool:
+        return name.startswith(self.trains)
+
+
+@dataclass
+class ServerState:
+    """All that the server holds: the global model, and what a method adds to it (prototypes, momentum)."""
+
+    model: State
+    extra: State = field(default_factory=dict)
+
+
+@dataclass
+class Update:
+    """What one client sends after local training."""
+
+    client: int
+    samples: int  # n_k
+    model: State  # only the entries that travel
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Plain federated averaging. Hyper-parameters of a method are fields of its dataclass."""
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "extra": "forbid",
+        "strict": True,
+        "allow_inf_nan": False,
+    }
+
+    name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
+    # Which models the two accuracies are of (docs/protocol.md).
+    GA_of: ClassVar[Literal["global", "locals"]] = "global"
+    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "finetuned"
+    # Accuracies reported beside those two, of the other kind.
+    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ()
+    # Whether a client keeps its last local model: as its personal model, or for its next visit.
+    keeps_model: ClassVar[bool] = False
+    # Whether all data is trained on in one place (the Centralised bound).
+    pooled: ClassVar[bool] = False
+
+    # -- the model ---------------------------------------------------------------------------------
+
+    def head(self, d: int, C: int, seed: int) -> nn.Module:
+        """The layer from features [B, d] to logits [B, C]."""
+        return nn.Linear(d, C)
+
+    # -- what leaves a client ----------------------------------------------------------------------
+
+    def travels(self, entry: str) -> bool:
+        """Whether this entry of a model's state goes to the server and back. Counters never do."""
+        return True
+
+    def shares(self) -> str | None:
+        """What else than weights and n_k a client must reveal, in words; None where it is nothing."""
+        return None
+
+    def statistics(self, counts: Tensor) -> State:
+        """What a client sends once, before training (see `shares`); the server averages it by p_k."""
+        return {}
+
+    # -- local training ----------------------------------------------------------------------------
+
+    def client_vectors(self, counts: Tensor, server: State) -> State:
+        """What loss and prediction read of a client, made on it from its class counts [..., C].
+
+        `server` is the server's extra state. A leading dimension of the counts stays in the result, so
+        that samples of many clients can be predicted in one batch.
+        """
+        return {}
+
+    def start(self, server: State, last: State | None) -> State:
+        """The model that a client begins with: the server's, with its own last entries where none travel."""
+        if last is None:
+            return server
+        return {name: value if self.travels(name) else last[name] for name, value in server.items()}
+
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        return (Phase(epochs),)
+
+    def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
+        """The loss of every sample, [B]; its mean is minimised. Tensor code only: no .item(), no
+        branch on data, so that the same function runs eagerly, in a CUDA graph and in a Flower client."""
+        return F.cross_entropy(net(x), y, reduction="none")
+
+    # -- the server --------------------------------------------------------------------------------
+
+    def aggregate(self, server: ServerState, updates: Sequence[Update]) -> ServerState:
+        """The next server state, from the updates in the order of their clients."""
+        return ServerState({**server.model, **average(updates)}, server.extra)
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def predict_global(self, net: Net, x: Tensor) -> Tensor:
+        """The global model's logits, [B, C]."""
+        logits: Tensor = net(x)
+        return logits
+
+    def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
+        """A personal model's logits, [B, C]."""
+        return self.predict_global(net, x)
+
+    def classifier(self, model: State, client: State) -> Tensor:
+        """The classifier vectors of a model's state, [C, d], whose angles are measured."""
+        return model["head.weight"]
+
+
+def average(updates: Sequence[Update]) -> State:
+    """sum_k p_k w_k over the float entries, BatchNorm's running statistics included."""
+    total = sum(update.samples for update in updates)
+    mean: State = {}
+    for name, first in updates[0].model.items():
+        if first.is_floating_point():
+            mean[name] = torch.zeros_like(first)
+            for update in updates:
+                mean[name].add_(update.model[name], alpha=update.samples / total)
+    return mean

@@ -1,0 +1,171 @@
+"""FedGELA: a classifier fixed globally as a simplex ETF, its lengths adapted locally to each client.
+
+Fan et al., Federated Learning with Bilateral Curation for Partially Class-Disjoint Data, NeurIPS 2023.
+
+    W   = sqrt(E_W) M                                                     (global ETF, never trained)
+    W_k = Phi_k W,   Phi_kc = C n_kc / n_k                                 (Eq. 4, local adaptation)
+    min over H_k of   1/n_k sum_i -log softmax_c(Phi_kc W_c^T h_i)[y_i],   |h_i| = 1        (Eq. 5)
+
+Only the backbone H travels. Output: (H, W), the global model, and (H_k, Phi_k W), the personal ones.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedgela.algorithms.fedavg import FedAvg
+from fedgela.geometry import PhiForm, phi, simplex_etf
+from fedgela.models import Net, State
+
+DEFAULT_E_W = 1.0
+
+FeatureNorm = Literal["l2", "batchnorm", "none"]
+
+
+class FeatureBatchNorm(nn.BatchNorm1d):
+    """BatchNorm over features; a batch of one sample, which has no variance, takes the running ones."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        if len(z) == 1:
+            return F.batch_norm(z, self.running_mean, self.running_var, self.weight, self.bias)
+        return super().forward(z)
+
+
+class L2Norm(nn.Module):
+    """h = z / |z|: features of unit length, E_H = 1."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.normalize(z, dim=1)
+
+
+class Head(nn.Module):
+    """logits = W^T norm(z), [B, C], with W [d, C] either the fixed sqrt(E_W) M or learnable."""
+
+    def __init__(self, norm: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.classifier = classifier
+
+    def forward(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.norm(z))
+        return logits
+
+
+class FixedClassifier(nn.Module):
+    """A linear layer without bias whose weight [C, d] is no parameter: no step can ever move it."""
+
+    weight: Tensor
+
+    def __init__(self, W: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", W.T.contiguous())
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight)
+
+
+@dataclass(frozen=True)
+class FedGELA(FedAvg):
+    """The switches `etf` and `adapt` give the paper's ablation: FedGE is etf without adapt, the third
+    row adapt without etf (Phi on FedAvg's learnable head), and neither is FedAvg."""
+
+    name: ClassVar[str] = "fedgela"
+    title: ClassVar[str] = "FedGELA"
+    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    keeps_model: ClassVar[bool] = True
+
+    etf: bool = True
+    adapt: bool = True
+    E_W: Annotated[float, Gt(0)] | None = None
+    logit_scale: Annotated[float, Gt(0)] | None = None  # sqrt(E_W), the same by another name
+    phi: str = "power:1"
+    phi_floor: Annotated[float, Ge(0)] = 0.0
+    feature_norm: FeatureNorm | None = None
+    softmax: Literal["all", "present"] = "all"
+    personal_prediction: Literal["all", "present"] = "all"
+
+    def __post_init__(self) -> None:
+        PhiForm.parse(self.phi)
+        if not self.etf and (self.E_W is not None or self.logit_scale is not None):
+            raise ValueError("E_W and logit_scale are lengths of the ETF: they need etf = true")
+        if self.E_W is not None and self.logit_scale is not None:
+            raise ValueError("give E_W or logit_scale (which is sqrt(E_W)), not both")
+        # from here on E_W says it all, and a resolved config has no open points
+        if self.logit_scale is not None:
+            object.__setattr__(self, "E_W", self.logit_scale**2)
+            object.__setattr__(self, "logit_scale", None)
+        if self.E_W is None and self.etf:
+            object.__setattr__(self, "E_W", DEFAULT_E_W)
+        if self.feature_norm is None:
+            object.__setattr__(self, "feature_norm", "l2" if self.etf else "none")
+
+    def head(self, d: int, C: int, seed: int) -> nn.Module:
+        norm: nn.Module = nn.Identity()
+        if self.feature_norm == "l2":
+            norm = L2Norm()
+        elif self.feature_norm == "batchnorm":
+            norm = FeatureBatchNorm(d)
+        if self.E_W is None:
+            return Head(norm, nn.Linear(d, C))
+        # float32 holds the ETF's cosines to 1e-8; sqrt(E_W) only sets its length
+        return Head(norm, FixedClassifier(self.E_W**0.5 * simplex_etf(d, C, seed)))
+
+    def travels(self, entry: str) -> bool:
+        return not (self.etf and entry.startswith("head.classifier."))
+
+    def shares(self) -> str | None:
+        if self.adapt and PhiForm.parse(self.phi).shares:
+            return f"phi = {self.phi!r}: each client's Q(n_kc / n_k), which tells its class distribution"
+        return None
+
+    def statistics(self, counts: Tensor) -> State:
+        form = PhiForm.parse(self.phi)
+        return {"phi_normaliser": form.Q(counts)} if self.adapt and form.shares else {}
+
+    def client_vectors(self, counts: Tensor, server: State) -> State:
+        present = counts > 0
+        if not self.adapt:
+            return {"phi": torch.ones_like(counts, dtype=torch.float32), "present": present}
+        lengths = phi(counts, self.phi, self.phi_floor, server.get("phi_normaliser"))
+        return {"phi": lengths, "present": present}
+
+    def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
+        logits = client["phi"] * net(x)  # (Phi_k W)^T h, [B, C]: missing classes have logit 0
+        if self.softmax == "present":  # Eq. 5 sums over the classes of C_k only
+            logits = logits.masked_fill(~client["present"], -torch.inf)
+        return F.cross_entropy(logits, y, reduction="none")
+
+    def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
+        logits: Tensor = client["phi"] * net(x)
+        if self.personal_prediction == "present":
+            logits = logits.masked_fill(~client["present"], -torch.inf)
+        return logits
+
+    def classifier(self, model: State, client: State) -> Tensor:
+        """Phi_k W. A vector of length 0 has no direction, and no angle is counted for it."""
+        W = model["head.classifier.weight"]
+        return client["phi"][:, None] * W if client else W
+
+
+@dataclass(frozen=True)
+class FedGE(FedGELA):
+    """The ablation with the global ETF only."""
+
+    name: ClassVar[str] = "fedge"
+    title: ClassVar[str] = "FedGE"
+    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
+    adapt: bool = False
+
+
+@dataclass(frozen=True)
+class FedLA(FedGELA):
+    """The ablation with the local adaptation only: Phi_k on a learnable head."""
+
+    name: ClassVar[str] = "fedla"
+    title: ClassVar[str] = "FedLA"
+    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
+    etf: bool = False

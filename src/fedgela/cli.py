@@ -1,0 +1,218 @@
+"""The commands, thin."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import fedgela
+from fedgela.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Federated learning when clients hold only some of the classes.",
+)
+
+Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an experiment in TOML")]
+Out = Annotated[Path, typer.Option("--out", help="the folder to write into")]
+Algorithm = Annotated[str | None, typer.Option(help="a method's name")]
+Algorithms = Annotated[
+    str | None, typer.Option(help="methods, by comma, or 'all'; by default those of the config")
+]
+DatasetName = Annotated[str | None, typer.Option(help="digits, an .npz file, or a name in --data-dir")]
+DataDir = Annotated[str | None, typer.Option(help="where NAME.npz files lie")]
+Model = Annotated[str | None, typer.Option(help="tiny-cnn, simple-cnn, resnet18 or resnet50")]
+Partition = Annotated[str | None, typer.Option(help="dirichlet:BETA, classes:C, iid or natural")]
+Clients = Annotated[int | None, typer.Option(help="number of clients, N")]
+Sample = Annotated[int | None, typer.Option(help="clients that train in a round, K")]
+Rounds = Annotated[int | None, typer.Option()]
+Epochs = Annotated[int | None, typer.Option(help="local epochs, E")]
+BatchSize = Annotated[int | None, typer.Option()]
+LearningRate = Annotated[float | None, typer.Option("--lr")]
+Seeds = Annotated[str | None, typer.Option(help="one seed or several, by comma: 0,1,2")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key of the config")
+]
+
+
+def _table(context: typer.Context) -> dict[str, Any]:
+    """A config's table with the changes that the command line asks for."""
+    from fedgela.config import Experiment, read_toml, set_key
+
+    given = {key: value for key, value in context.params.items() if value is not None}
+    table = read_toml(given["config"]) if "config" in given else {}
+    if "algorithm" in given:
+        held = table.get("algorithm")
+        # the config's own settings of a method hold only for that method
+        same = isinstance(held, dict) and held.get("name", "fedgela") == given["algorithm"]
+        table["algorithm"] = held if same else {"name": given["algorithm"]}
+    flags = Experiment.model_fields.keys() - {"algorithm"}
+    table.update({key: value for key, value in given.items() if key in flags})
+    for setting in given.get("set_", []):
+        set_key(table, setting)
+    return table
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds: {text!r} is no list of numbers such as 0,1,2") from None
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError(f"--seeds: {text!r} must be different numbers from 0 on")
+    return seeds
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    algorithm: Algorithm = None,
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    sample: Sample = None,
+    rounds: Rounds = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    seeds: Seeds = None,
+    device: Device = None,
+    set_: Set = None,
+) -> None:
+    """Train one method, on one seed or several, into a folder."""
+    from fedgela import runs
+    from fedgela.config import parse_experiment
+    from fedgela.progress import make_view
+    from fedgela.seeds import run_seeds
+
+    wanted = _seeds(seeds)
+    experiment = parse_experiment(_table(context), str(config or "config"))
+    console = Console()
+    if wanted is None or len(wanted) == 1:
+        if wanted:
+            experiment = experiment.with_(seed=wanted[0])
+        with make_view(console) as view:
+            result = runs.run(experiment, out, view)
+    else:
+        with make_view(console, len(wanted)) as view:
+            result = run_seeds(experiment, wanted, out, view)
+    _print_result(result, out)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> None:
+    """Continue a run after any interruption; it ends as if it had never been interrupted."""
+    from fedgela.progress import make_view
+    from fedgela.runs import resume as resume_run
+    from fedgela.seeds import holds_seeds, resume_seeds
+
+    console = Console()
+    with make_view(console) as view:
+        several = holds_seeds(folder)
+        result = resume_seeds(folder, view) if several else resume_run(folder, view)
+    _print_result(result, folder)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    algorithms: Algorithms = None,
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    sample: Sample = None,
+    rounds: Rounds = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    seeds: Seeds = None,
+    device: Device = None,
+    set_: Set = None,
+) -> None:
+    """Train several methods on the same federation, and print one table."""
+    from fedgela import compare as comparing
+    from fedgela.progress import make_view
+
+    table = _table(context)
+    names = [name.strip() for name in algorithms.split(",")] if algorithms else []
+    experiments = comparing.experiments_of(table, names, str(config or "config"))
+    wanted = _seeds(seeds) or [next(iter(experiments.values())).seed]
+    console = Console()
+    with make_view(console, len(experiments) * len(wanted)) as view:
+        comparison = comparing.compare(experiments, wanted, out, view)
+    if console.is_terminal:
+        console.print(comparison.to_rich())
+    else:
+        print(comparison.to_text(), end="")
+    print(f"written to {out}")
+    if any(row.errors for row in comparison.rows):
+        raise typer.Exit(1)
+
+
+def _print_result(result: dict[str, Any], out: Path) -> None:
+    several = "seeds" in result
+    for name in ("GA", "PA", "PA_finetuned", "GA_locals"):
+        if name not in result:
+            continue
+        r = result[name]
+        if several:
+            parts = [f"{w} {r[w]['mean']:.2f} ± {r[w]['std']:.2f}" for w in ("best", "last")]
+            parts.append(f"over {len(result['seeds'])} seeds")
+        else:
+            parts = [f"{w} {r[w]:.2f} (round {r[w + '_round']})" for w in ("best", "last")]
+        print("  ".join([name, *parts]))
+    print(f"written to {out}")
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"fedgela {fedgela.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """A user's mistake ends in a line or two and exit code 2; a bug shows its traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.exit(_complain(str(error)))
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        sys.exit(_complain(str(error)))
+    except KeyboardInterrupt:
+        print("fedgela: interrupted; 'fedgela resume DIR' goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+def _complain(text: str) -> int:
+    for line in text.splitlines():
+        print(f"fedgela: {line}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

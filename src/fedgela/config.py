@@ -1,0 +1,234 @@
+"""Experiment: one validated description of a run. TOML in, TOML out."""
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+import torch
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SkipValidation,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fedgela.algorithms import ALGORITHMS, FedAvg
+from fedgela.data.partition import Scheme
+from fedgela.errors import UserError, did_you_mean
+from fedgela.models import BACKBONES
+from fedgela.schedule import parse_schedule
+
+
+def _checked_by(parse: Any) -> AfterValidator:
+    """A string that `parse` accepts, kept as it is written."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def make_algorithm(value: object) -> FedAvg:
+    """An algorithm from its name, or from a table with its name and hyper-parameters."""
+    if isinstance(value, FedAvg):
+        return value
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, dict):
+        raise ValueError(f"give a method's name or a table with its name, not {value!r}")
+    name = table.get("name", "fedgela")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise ValueError(
+            f"there is no method {name!r}{did_you_mean(str(name), ALGORITHMS)}; "
+            f"there are {', '.join(ALGORITHMS)}"
+        )
+    own = {key: value for key, value in table.items() if key != "name"}
+    # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
+    text = json.dumps(own, default=str)
+    return TypeAdapter(ALGORITHMS[name]).validate_json(text)
+
+
+def _algorithm_table(algorithm: FedAvg) -> dict[str, Any]:
+    return {"name": algorithm.name, **dataclasses.asdict(algorithm)}
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run's result, and where it is computed. The paper's values are defaults."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        validate_default=True,
+    )
+
+    # the data, and who holds it
+    dataset: Annotated[str, Field(min_length=1)] = "digits"
+    data_dir: str | None = None
+    partition: Annotated[str, _checked_by(Scheme.parse)] = "dirichlet:0.1"
+    clients: Count | None = None  # N; 10 unless the data has natural clients
+    min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets
+
+    # the model
+    model: str | None = None  # by the size of the images
+    projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d; 84 up to 84 classes
+
+    # the round
+    sample: Count | None = None  # K clients a round; all
+    rounds: Count = 50
+    epochs: Count = 10  # E, local
+    batch_size: Count = 100
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    clip_norm: Annotated[float, Field(ge=0)] = 0.0  # 0 is off
+    schedule: Annotated[str, _checked_by(parse_schedule)] = "constant"  # of lr, over rounds
+    server_lr: Annotated[float, Field(gt=0)] = 1.0
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    # what is measured and kept
+    eval_every: Count = 1
+    finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10
+    checkpoint_every: Count = 1
+
+    # chance and hardware
+    seed: Seed = 0
+    partition_seed: Seed | None = None  # the seed
+    device: Annotated[str, Field(min_length=1)] = "auto"
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+    algorithm: Annotated[
+        SkipValidation[FedAvg], PlainSerializer(_algorithm_table, return_type=dict[str, Any])
+    ] = ALGORITHMS["fedgela"]()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _make_algorithm(cls, value: object) -> FedAvg:
+        return make_algorithm(value)
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, name: str | None) -> str | None:
+        if name is not None and name not in BACKBONES:
+            raise ValueError(
+                f"there is no model {name!r}{did_you_mean(name, BACKBONES)}; there are {', '.join(BACKBONES)}"
+            )
+        return name
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name: str) -> str:
+        if name != "auto":
+            try:
+                torch.device(name)
+            except RuntimeError:
+                raise ValueError(f"{name!r} is no device; try auto, cpu, cuda or cuda:1") from None
+        return name
+
+    @model_validator(mode="after")
+    def _sample_of_clients(self) -> "Experiment":
+        if self.sample is not None and self.clients is not None and self.sample > self.clients:
+            raise ValueError(f"sample: {self.sample} clients a round are more than all {self.clients}")
+        return self
+
+    def with_(self, **changes: Any) -> "Experiment":
+        """The same with some values changed, validated again."""
+        return parse_experiment({**self.model_dump(), **changes})
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(_without_none(self.model_dump()))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def known_keys(algorithm: str | None = None) -> list[str]:
+    """All keys a config may have, those of the algorithm dotted."""
+    method = ALGORITHMS.get(algorithm or "", ALGORITHMS["fedgela"])
+    own = [f"algorithm.{field.name}" for field in dataclasses.fields(method)]
+    return [*Experiment.model_fields, "algorithm.name", *own]
+
+
+def parse_experiment(table: dict[str, Any], where: str = "config") -> Experiment:
+    """A validated experiment, or a UserError of one or two lines."""
+    try:
+        return Experiment.model_validate(_without_none(table))
+    except ValidationError as error:
+        algorithm = table.get("algorithm")
+        name = algorithm.get("name") if isinstance(algorithm, dict) else algorithm
+        lines = _explain(error, known_keys(name if isinstance(name, str) else None))
+    more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
+    raise UserError("\n".join(f"{where}: {line}" for line in lines[:2]) + more)
+
+
+def _explain(error: ValidationError, known: list[str], prefix: tuple[str, ...] = ()) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        key = ".".join([*prefix, *(str(part) for part in problem["loc"])])
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            lines.append(f"there is no key {key!r}{did_you_mean(key, known)}")
+        elif problem["type"] == "value_error":
+            cause = problem["ctx"]["error"]
+            if isinstance(cause, ValidationError):
+                lines += _explain(cause, known, (key,))
+            else:
+                lines.append(f"{key}: {cause}" if key else str(cause))
+        else:
+            given = repr(problem["input"])
+            given = given if len(given) <= 60 else given[:57] + "..."
+            lines.append(f"{key}: {problem['msg'].removeprefix('Input ')}, not {given}")
+    return lines
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no config file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def set_key(table: dict[str, Any], assignment: str) -> None:
+    """Apply one `--set key=value`: the value is TOML, or else a string as it stands."""
+    key, equals, text = assignment.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UserError(f"--set {assignment!r}: write key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *tables, last = key.split(".")
+    for name in tables:
+        inner = table.get(name)
+        if isinstance(inner, str) and name == "algorithm":
+            inner = {"name": inner}  # algorithm = "fedge", then algorithm.E_W
+        if inner is not None and not isinstance(inner, dict):
+            raise UserError(f"--set {assignment!r}: {name!r} is a value, not a table")
+        table[name] = table = dict(inner or {})
+    table[last] = value

@@ -1,0 +1,132 @@
+"""A federation: the data's tensors, and which client holds which samples."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgela.data.partition import IID_BETA, Owners, Scheme, by_classes, dirichlet, natural
+from fedgela.data.sources import Dataset
+from fedgela.errors import UserError
+from fedgela.randomness import numpy_generator
+
+
+class Shards:
+    """Every client's sample indices, grouped: client k's are `shards[k]`, an int64 tensor."""
+
+    def __init__(self, owner: Owners, clients: int) -> None:
+        self.sizes = np.bincount(owner, minlength=clients)
+        self.owner = torch.from_numpy(owner)
+        self._indices = torch.from_numpy(np.argsort(owner, kind="stable"))
+        self._ends = np.cumsum(self.sizes)
+
+    def __getitem__(self, client: int) -> Tensor:
+        end = int(self._ends[client])
+        return self._indices[end - int(self.sizes[client]) : end]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """N clients' shares of one data set. Counts stay with their clients unless a method declares more."""
+
+    data: Dataset
+    clients: int
+    train: Shards
+    test: Shards
+    train_counts: Tensor  # [N, C], int64: n_kc
+    test_counts: Tensor  # [N, C], int64
+
+    def on(self, device: torch.device) -> "Federation":
+        """The same with the data's tensors on a device; indices and counts stay on the CPU."""
+        return dataclasses.replace(self, data=self.data.to(device))
+
+    def pooled(self) -> "Federation":
+        """All training data with one client: what the Centralised bound trains on."""
+        return make_federation(
+            self.data,
+            1,
+            np.zeros(len(self.data.y_train), dtype=np.int64),
+            np.zeros(len(self.data.y_test), dtype=np.int64),
+        )
+
+
+def make_federation(data: Dataset, clients: int, train: Owners, test: Owners) -> Federation:
+    return Federation(
+        data=data,
+        clients=clients,
+        train=Shards(train, clients),
+        test=Shards(test, clients),
+        train_counts=_counts(train, data.y_train, clients, data.classes),
+        test_counts=_counts(test, data.y_test, clients, data.classes),
+    )
+
+
+def _counts(owner: Owners, y: Tensor, clients: int, classes: int) -> Tensor:
+    cell = torch.from_numpy(owner) * classes + y.cpu()
+    return torch.bincount(cell, minlength=clients * classes).view(clients, classes)
+
+
+def build_federation(
+    data: Dataset,
+    partition: str,
+    clients: int | None,
+    min_samples: int,
+    seed: int,
+    validation: float = 0.0,
+) -> Federation:
+    """Split a data set among clients.
+
+    With `validation` > 0 that share of each client's training samples is held out and takes the place
+    of the test sets, which are then never looked at.
+    """
+    scheme = Scheme.parse(partition)
+    y_train, y_test = data.y_train.numpy(), data.y_test.numpy()
+    rng = numpy_generator(seed, "partition")
+    if scheme.kind == "natural":
+        if data.client_train is None or data.client_test is None:
+            raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
+        train, test, found = natural(data.client_train, data.client_test)
+        if clients is not None and clients != found:
+            raise UserError(
+                f"partition natural: the data set {data.name!r} has {found} clients, not {clients}"
+            )
+        clients = found
+    else:
+        clients = 10 if clients is None else clients
+        if clients > len(y_train):
+            raise UserError(f"clients: {clients} are more than the {len(y_train)} training samples")
+        if scheme.kind == "classes":
+            train, test = by_classes(y_train, y_test, data.classes, clients, int(scheme.value), rng)
+        else:
+            beta = IID_BETA if scheme.kind == "iid" else scheme.value
+            train, test = dirichlet(y_train, y_test, data.classes, clients, beta, min_samples, rng)
+    if validation > 0:
+        held_out = _hold_out(train, clients, validation, numpy_generator(seed, "validation"))
+        data = dataclasses.replace(
+            data,
+            x_train=data.x_train[~held_out],
+            y_train=data.y_train[~held_out],
+            x_test=data.x_train[held_out],
+            y_test=data.y_train[held_out],
+            client_train=None,
+            client_test=None,
+        )
+        train, test = train[~held_out], train[held_out]
+    return make_federation(data, clients, train, test)
+
+
+def _hold_out(
+    owner: Owners, clients: int, share: float, rng: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """A random `share` of every client's samples, rounded down."""
+    sizes = np.bincount(owner, minlength=clients)
+    order = np.lexsort((rng.random(len(owner)), owner))  # shuffled within each client
+    first = np.cumsum(sizes) - sizes
+    place = np.arange(len(owner)) - np.repeat(first, sizes)
+    held_out = np.zeros(len(owner), dtype=bool)
+    held_out[order] = place < np.repeat((share * sizes).astype(np.int64), sizes)
+    if not held_out.any():
+        raise UserError(f"validation: {share:g} of a client's training samples is not one sample")
+    return held_out

@@ -1,0 +1,187 @@
+"""Who holds which sample.
+
+A partition gives every training and every test sample to exactly one client: `owner[i]` is the client
+of sample i. A client's test samples follow the same class proportions as its training samples, which
+is what a personal accuracy is about.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgela.errors import UserError, did_you_mean
+
+Owners = npt.NDArray[np.int64]  # [n], the client of every sample
+IID_BETA = 10_000.0  # the paper's "IID" is a Dirichlet distribution with this beta
+MAX_TRIES = 1000
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A partition as a config names it: dirichlet:BETA, classes:C, iid or natural."""
+
+    kind: str
+    value: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Scheme":
+        kind, _, value = text.partition(":")
+        if kind in ("iid", "natural") and not value:
+            return cls(kind)
+        try:
+            if kind == "dirichlet" and 0 < float(value) <= 1e9:
+                return cls(kind, float(value))
+            if kind == "classes" and int(value) >= 1:
+                return cls(kind, int(value))
+        except ValueError:
+            pass
+        hint = did_you_mean(kind, ("dirichlet", "classes", "iid", "natural"))
+        raise ValueError(
+            "a partition is 'dirichlet:BETA' with BETA > 0, 'classes:C' with C >= 1 classes a client, "
+            f"'iid' or 'natural', not {text!r}{hint if ':' not in text else ''}"
+        )
+
+
+def dirichlet(
+    y_train: Owners,
+    y_test: Owners,
+    classes: int,
+    clients: int,
+    beta: float,
+    min_samples: int,
+    rng: np.random.Generator,
+) -> tuple[Owners, Owners]:
+    """Each class's samples are dealt in proportions drawn from Dir(beta), train and test alike.
+
+    Redrawn until every client has `min_samples` training samples, at most MAX_TRIES times.
+    """
+    per_class = np.bincount(y_train, minlength=classes)
+    if clients * min_samples > len(y_train):
+        raise UserError(
+            f"partition dirichlet:{beta:g}: {len(y_train)} training samples are too few to give "
+            f"{clients} clients {min_samples} each (one batch); lower clients, batch_size or min_samples"
+        )
+    for _ in range(MAX_TRIES):
+        # cuts[c, k]: the share of class c that the clients up to k hold
+        cuts = np.cumsum(_dirichlet_rows(beta, clients, classes, rng), axis=1)
+        ends = np.floor(cuts * per_class[:, None]).astype(np.int64)
+        sizes = np.diff(ends, axis=1, prepend=0).sum(axis=0)
+        sizes[-1] += (per_class - ends[:, -1]).sum()  # what rounding leaves goes to the last client
+        if sizes.min() >= min_samples:
+            return _deal(y_train, cuts, rng), _deal(y_test, cuts, rng)
+    smallest = ", ".join(str(size) for size in np.sort(sizes)[:10])
+    raise UserError(
+        f"partition dirichlet:{beta:g}: in {MAX_TRIES} draws over {clients} clients none gave every "
+        f"client {min_samples} training samples (one batch)\nthe last draw's smallest clients have "
+        f"{smallest}; raise beta, or lower clients, batch_size or min_samples"
+    )
+
+
+def _dirichlet_rows(
+    beta: float, clients: int, classes: int, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """[classes, clients] proportions, each row from Dir(beta).
+
+    Drawn by logarithms of gammas (G(b) = G(b+1) U^(1/b)), which do not underflow at small beta.
+    """
+    shape = (classes, clients)
+    log_gamma = np.log(rng.standard_gamma(beta + 1.0, shape)) + np.log1p(-rng.random(shape)) / beta
+    log_gamma -= log_gamma.max(axis=1, keepdims=True)
+    rows: npt.NDArray[np.float64] = np.exp(log_gamma)
+    rows /= rows.sum(axis=1, keepdims=True)
+    return rows
+
+
+def _deal(y: Owners, cuts: npt.NDArray[np.float64], rng: np.random.Generator) -> Owners:
+    """Give each class's samples, shuffled, to the clients in the shares that `cuts` [C, N] bound."""
+    classes, clients = cuts.shape
+    owner = np.empty(len(y), dtype=np.int64)
+    for c, members in enumerate(_members(y, classes)):
+        ends = np.floor(cuts[c] * len(members)).astype(np.int64)
+        ends[-1] = len(members)
+        sizes = np.diff(ends, prepend=0)
+        owner[rng.permutation(members)] = np.repeat(np.arange(clients), sizes)
+    return owner
+
+
+def _members(y: Owners, classes: int) -> list[Owners]:
+    """The samples of every class, in order."""
+    order = np.argsort(y, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(y, minlength=classes))[:-1])
+
+
+def by_classes(
+    y_train: Owners,
+    y_test: Owners,
+    classes: int,
+    clients: int,
+    per_client: int,
+    rng: np.random.Generator,
+) -> tuple[Owners, Owners]:
+    """The paper's P{clients}C{per_client}: each client holds exactly `per_client` classes.
+
+    Classes are dealt as evenly as possible (their numbers of holders differ by one at most), and a
+    class's samples are split evenly among its holders.
+    """
+    name = f"partition classes:{per_client}"
+    if per_client > classes:
+        raise UserError(f"{name}: the data has only {classes} classes")
+    if clients * per_client < classes:
+        raise UserError(
+            f"{name}: {clients} clients with {per_client} classes each cannot hold all {classes} classes"
+        )
+    holds = deal_classes(classes, clients, per_client, rng)
+    per_class = np.bincount(y_train, minlength=classes)
+    for c in range(classes):
+        holders = int(holds[:, c].sum())
+        if per_class[c] < holders:
+            raise UserError(
+                f"{name}: class {c} has {per_class[c]} training samples for {holders} clients; "
+                "lower clients or the classes a client"
+            )
+    owners = []
+    for y in (y_train, y_test):
+        owner = np.empty(len(y), dtype=np.int64)
+        for c, members in enumerate(_members(y, classes)):
+            holders_of_c = rng.permutation(np.flatnonzero(holds[:, c]))  # who gets the odd sample
+            for client, part in zip(
+                holders_of_c,
+                np.array_split(rng.permutation(members), len(holders_of_c)),
+                strict=True,
+            ):
+                owner[part] = client
+        owners.append(owner)
+    return owners[0], owners[1]
+
+
+def deal_classes(
+    classes: int, clients: int, per_client: int, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """holds[k, c]: whether client k holds class c.
+
+    Client after client takes the classes with the fewest holders, ties broken at random: the numbers
+    of holders then never differ by more than one.
+    """
+    holds = np.zeros((clients, classes), dtype=bool)
+    holders = np.zeros(classes)
+    for client in range(clients):
+        taken = np.lexsort((rng.random(classes), holders))[:per_client]
+        holds[client, taken] = True
+        holders[taken] += 1
+    return holds[rng.permutation(clients)]
+
+
+def natural(
+    ids_train: npt.NDArray[np.integer], ids_test: npt.NDArray[np.integer]
+) -> tuple[Owners, Owners, int]:
+    """Clients as the data has them, numbered in the order of their ids; and how many there are."""
+    ids, train = np.unique(ids_train, return_inverse=True)
+    place = np.searchsorted(ids, ids_test).clip(max=len(ids) - 1)
+    unknown = np.unique(ids_test[ids[place] != ids_test])
+    if len(unknown):
+        raise UserError(
+            f"partition natural: client {unknown[0]} has test samples but no training samples"
+            + (f" (and {len(unknown) - 1} more clients)" if len(unknown) > 1 else "")
+        )
+    return train.astype(np.int64), place.astype(np.int64), len(ids)

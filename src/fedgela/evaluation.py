@@ -1,0 +1,80 @@
+"""GA, PA and their company, from counts of right answers. All accuracies are in percent.
+
+`right` and `total` are [C] or [N, C]: test samples of a class that a model got right, and all of them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgela.geometry import class_angles
+
+Record = dict[str, Any]
+
+
+def percent(value: Tensor) -> float | None:
+    """A number for JSON; None where there is none (no samples, no pair of classes)."""
+    number = 100 * value.item()
+    return None if number != number else number
+
+
+def plain(values: Tensor) -> list[float | None]:
+    return [None if v != v else v for v in values.tolist()]
+
+
+def accuracy(name: str, right: Tensor, total: Tensor) -> Record:
+    """One model on one test set: its accuracy, balanced accuracy and accuracy by class."""
+    right, total = right.double(), total.double()
+    by_class = right / total  # NaN for a class that the test set lacks
+    return {
+        name: percent(right.sum() / total.sum()),
+        f"{name}_balanced": percent(by_class.nanmean()),
+        f"{name}_by_class": plain(100 * by_class),
+    }
+
+
+def mean_accuracy(name: str, right: Tensor, total: Tensor) -> Record:
+    """A model a client: mean over the clients that have test samples, and how it is spread.
+
+    Balanced accuracy is a client's mean over the classes it is tested on; by class, the mean is over
+    the clients that are tested on the class.
+    """
+    tested = total.sum(dim=1) > 0
+    right, total = right[tested].double(), total[tested].double()
+    by_client = right.sum(dim=1) / total.sum(dim=1)
+    by_class = right / total
+    return {
+        name: percent(by_client.mean()),
+        f"{name}_worst": percent(by_client.min()),
+        f"{name}_p10": percent(by_client.quantile(0.1)),
+        f"{name}_weighted": percent(right.sum() / total.sum()),
+        f"{name}_balanced": percent(by_class.nanmean(dim=1).mean()),
+        f"{name}_by_class": plain(100 * by_class.nanmean(dim=0)),
+        f"{name}_clients_left_out": int((~tested).sum()),
+    }
+
+
+def client_accuracies(right: Tensor, total: Tensor) -> list[float | None]:
+    """Every client's accuracy; None for a client without test samples."""
+    return plain(100 * right.sum(dim=1).double() / total.sum(dim=1).double())
+
+
+def mean_angles(where: str, classifiers: Tensor, present: Tensor) -> Record:
+    """Mean angles in degrees over the clients of this round: among the classes present on a client,
+    among those it lacks, and among all; of its own classifier [K, C, d], or the server's [C, d]."""
+    angles = class_angles(classifiers, present)
+    return {
+        f"angle_{group}_{where}": plain(value.double().nanmean()[None])[0] for group, value in angles.items()
+    }
+
+
+def train_loss(loss_sum: Tensor, loss_count: Tensor) -> Record:
+    """Mean loss over the samples of all local steps of a round, [C] each."""
+    loss_sum, loss_count = loss_sum.double(), loss_count.double()
+    by_class = torch.where(loss_count > 0, loss_sum / loss_count, torch.nan)
+    total = loss_sum.sum() / loss_count.sum()
+    return {
+        "train_loss": total.item() if total.isfinite() else None,
+        "train_loss_by_class": plain(torch.where(by_class.isfinite(), by_class, torch.nan)),
+    }

@@ -1,0 +1,62 @@
+"""The paper's Simple-CNN, and a smaller one for images as small as 8x8."""
+
+from torch import Tensor, nn
+
+from fedgela.errors import UserError
+from fedgela.models.net import Backbone
+
+
+class SimpleCNN(Backbone):
+    """Two 5x5 convolutions (6 and 16 channels), each with 2x2 max pooling, then 120 and 84 units."""
+
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+        channels, height, width = image_shape
+        if min(height, width) < 16:
+            raise UserError(f"model simple-cnn needs images of at least 16x16, not {height}x{width}")
+        super().__init__(width=84)
+        flat = 16 * _after_two(height) * _after_two(width)
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(flat, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.layers(x)
+        return z
+
+
+def _after_two(size: int) -> int:
+    """A side's length after two valid 5x5 convolutions with 2x2 pooling."""
+    return ((size - 4) // 2 - 4) // 2
+
+
+class TinyCNN(Backbone):
+    """Two padded 3x3 convolutions (16 and 32 channels) with 2x2 max pooling: made for 8x8 digits."""
+
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+        channels, height, width = image_shape
+        if min(height, width) < 4:
+            raise UserError(f"model tiny-cnn needs images of at least 4x4, not {height}x{width}")
+        super().__init__(width=32 * (height // 4) * (width // 4))
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.layers(x)
+        return z

@@ -1,0 +1,39 @@
+"""The net that every method trains: a backbone, one linear projection to d features, a head."""
+
+from torch import Tensor, nn
+
+State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
+
+
+class Backbone(nn.Module):
+    """Maps images [B, channels, height, width] to [B, width]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+
+class Net(nn.Module):
+    """Backbone, projection, head. There is no activation between projection and head: after a ReLU the
+    features could not reach an ETF's directions, which point into every orthant."""
+
+    def __init__(self, backbone: Backbone, projection: nn.Linear, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projection = projection
+        self.head = head
+
+    def features(self, x: Tensor) -> Tensor:
+        """z, [B, d]."""
+        z: Tensor = self.projection(self.backbone(x))
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, [B, C]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+def default_projection(classes: int) -> int:
+    """d: the paper's 84, and 512 for CIFAR100; never below the number of classes, as an ETF needs."""
+    return 84 if classes <= 84 else max(512, classes)

@@ -1,0 +1,127 @@
+"""What a user sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedgela.config import Experiment
+from fedgela.evaluation import Record
+from fedgela.runs import Listener
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _figures(record: Record) -> str:
+    text = f"loss {_number(record['train_loss'], 4)}"
+    if "GA" in record:
+        text += f"  GA {_number(record['GA'], 2)}"
+        # a G-FL method's PA is known after fine-tuning only; until then there is the local accuracy
+        name = "PA" if "PA" in record else "local_accuracy"
+        text += f"  {name.replace('_', ' ')} {_number(record[name], 2)}"
+    return text
+
+
+class View(Listener):
+    """Use as a context manager around one or several runs; `label` names the one that goes on."""
+
+    def __init__(self, console: Console, runs: int = 1) -> None:
+        self.console = console
+        self.runs = runs
+        self.label = ""
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.console.print(f"{self._prefix()}note: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def _prefix(self) -> str:
+        return f"{self.label}  " if self.label else ""
+
+
+class PlainView(View):
+    """One line a round, for logs."""
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        self.rounds, self.done_before, self.began = experiment.rounds, done, time.monotonic()
+
+    def round(self, record: Record) -> None:
+        done = record["round"]
+        each = (time.monotonic() - self.began) / (done - self.done_before)
+        self._line(f"round {done}/{self.rounds}  {_figures(record)}  left {each * (self.rounds - done):.0f}s")
+
+    def finishing(self) -> None:
+        self._line("measuring the final models")
+
+    def _line(self, text: str) -> None:
+        self.console.print(self._prefix() + text, markup=False, highlight=False, soft_wrap=True)
+
+
+class BarView(View):
+    """A bar for the rounds of the run that goes on, and one for the runs where there are several."""
+
+    def __init__(self, console: Console, runs: int = 1) -> None:
+        super().__init__(console, runs)
+        self.bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.all = self.bars.add_task("runs", total=runs, figures="") if runs > 1 else None
+        self.current = self.bars.add_task("", total=None, figures="")
+
+    def __enter__(self) -> "BarView":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        self.bars.reset(
+            self.current,
+            total=experiment.rounds,
+            description=escape(self.label or experiment.algorithm.title),
+            figures="",
+        )
+        self.bars.update(self.current, completed=done)
+
+    def round(self, record: Record) -> None:
+        self.bars.update(self.current, completed=record["round"], figures=_figures(record))
+
+    def finishing(self) -> None:
+        self.bars.update(self.current, figures="measuring the final models")
+
+    def finished(self, result: Record) -> None:
+        if self.all is not None:
+            self.bars.advance(self.all)
+
+
+def make_view(console: Console, runs: int = 1) -> View:
+    return BarView(console, runs) if console.is_terminal else PlainView(console, runs)

@@ -1,0 +1,49 @@
+"""One experiment on several seeds: a run each in DIR/seed-S, and their mean and spread in DIR/result.json."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from fedgela.config import Experiment, parse_experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.files import write_atomically, write_json
+from fedgela.progress import View
+from fedgela.runs import RESULT, RunFolder, run_or_resume
+from fedgela.tables import summary_of_seeds
+
+SEEDS = "seeds.toml"  # the seeds, and the experiment as it was asked for
+
+
+def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
+    if (path / SEEDS).exists() or RunFolder(path).exists():
+        raise UserError(
+            f"{path}: this folder already holds a run; continue it with 'fedgela resume {path}', "
+            "or choose another --out"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    table = {"seeds": list(seeds), "experiment": tomllib.loads(experiment.to_toml())}
+    write_atomically(path / SEEDS, tomli_w.dumps(table))
+    return resume_seeds(path, view)
+
+
+def holds_seeds(path: Path) -> bool:
+    return (path / SEEDS).exists()
+
+
+def resume_seeds(path: Path, view: View) -> Record:
+    """Run or continue every seed's run; those that are finished stay as they are."""
+    try:
+        table = tomllib.loads((path / SEEDS).read_text())
+        seeds, experiment = table["seeds"], parse_experiment(table["experiment"], str(path / SEEDS))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path / SEEDS}: cannot be read ({error})") from None
+    results: dict[int, Record] = {}
+    for seed in seeds:
+        view.label = f"seed {seed}"
+        results[seed] = run_or_resume(experiment.with_(seed=seed), path / f"seed-{seed}", view)
+    summary = summary_of_seeds(results)
+    write_json(path / RESULT, summary)
+    return summary

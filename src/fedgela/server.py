@@ -1,0 +1,395 @@
+"""The round: select, train, aggregate, evaluate. What a round gives is written elsewhere (runs.py)."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgela.algorithms import FedAvg, Phase, ServerState, Update
+from fedgela.config import Experiment
+from fedgela.data import Federation, build_federation, load_dataset
+from fedgela.errors import UserError
+from fedgela.evaluation import (
+    Record,
+    accuracy,
+    client_accuracies,
+    mean_accuracy,
+    mean_angles,
+    train_loss,
+)
+from fedgela.models import Net, State, build_net, default_model, default_projection
+from fedgela.randomness import generator
+from fedgela.schedule import parse_schedule
+from fedgela.training import EagerEngine, Engine, Job, Optimiser, Outcome, Plan, Question
+
+T = TypeVar("T")
+
+
+class ClientStore(Protocol):
+    """Where clients keep their last local models between rounds."""
+
+    def get(self, client: int) -> State | None: ...
+
+    def put(self, client: int, model: State) -> None: ...
+
+
+class InMemoryStore(dict[int, State]):
+    """A store for runs without a folder."""
+
+    def put(self, client: int, model: State) -> None:
+        self[client] = model
+
+
+@dataclass
+class Progress:
+    """All that a run carries from round to round; a checkpoint is this and the clients' models."""
+
+    server: ServerState
+    visited: Tensor  # [N], int64: the last round in which a client trained, 0 before its first
+    right: Tensor  # [N, C], int64: own test samples that the client's last local model got right
+    right_on_union: Tensor  # [N, C]: the same on the union of the test sets, where GA is of local models
+    scored: Tensor  # [N], int64: the visit that `right_on_union` is of
+    momentum: State = field(default_factory=dict)  # the server's
+    round: int = 0
+    best_round: int = 0
+    best_GA: float = -1.0
+    best_model: State = field(default_factory=dict)  # of the best GA so far
+
+
+def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
+    """The federation, and the experiment with every open choice filled in."""
+    device = _device(experiment.device)
+    data = load_dataset(experiment.dataset, experiment.data_dir)
+    partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
+    min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples
+    federation = build_federation(
+        data,
+        experiment.partition,
+        experiment.clients,
+        min_samples,
+        partition_seed,
+        experiment.validation,
+    )
+    model = experiment.model or default_model(data.image_shape)
+    resolved = experiment.with_(
+        clients=federation.clients,
+        sample=experiment.sample or federation.clients,
+        min_samples=min_samples,
+        model=model,
+        projection=experiment.projection or default_projection(data.classes),
+        partition_seed=partition_seed,
+        device=str(device),
+        # a second thread only slows the smallest net down
+        threads=experiment.threads or (1 if model == "tiny-cnn" else os.cpu_count() or 1),
+    )
+    return resolved, federation
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device: {name!r} cannot be used here ({reason})") from None
+    return device
+
+
+class Server:
+    """One run's server, with its clients simulated by an engine."""
+
+    def __init__(
+        self, experiment: Experiment, federation: Federation, store: ClientStore | None = None
+    ) -> None:
+        """`experiment` is a resolved one (see `resolve`)."""
+        self.experiment = experiment
+        self.algorithm: FedAvg = experiment.algorithm
+        self.store: ClientStore = InMemoryStore() if store is None else store
+        torch.set_num_threads(_set(experiment.threads))
+        device = torch.device(experiment.device)
+        self.federation = federation.on(device)
+        # who trains: the clients, or for the Centralised bound one client with all their data
+        self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
+        self.net = self._build_net(device)
+        self.engine: Engine = EagerEngine(
+            self.net,
+            device,
+            Optimiser(
+                experiment.optimizer,
+                experiment.momentum,
+                experiment.weight_decay,
+                experiment.clip_norm,
+            ),
+            experiment.batch_size,
+        )
+        self.schedule = parse_schedule(experiment.schedule)
+        self.union = torch.arange(len(federation.data.y_test))
+        self.test_labels = federation.data.y_test.cpu()
+
+    def _build_net(self, device: torch.device) -> Net:
+        data, seed = self.federation.data, self.experiment.seed
+        d = _set(self.experiment.projection)
+        return build_net(
+            _set(self.experiment.model),
+            data.image_shape,
+            d,
+            lambda: self.algorithm.head(d, data.classes, seed),
+            seed,
+        ).to(device)
+
+    def begin(self) -> Progress:
+        """The state before the first round."""
+        N, C = self.federation.train_counts.shape
+        model = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
+        return Progress(
+            server=ServerState(model, self._statistics()),
+            visited=torch.zeros(N, dtype=torch.int64),
+            right=torch.zeros(N, C, dtype=torch.int64),
+            right_on_union=torch.zeros(N, C, dtype=torch.int64),
+            scored=torch.zeros(N, dtype=torch.int64),
+        )
+
+    def _statistics(self) -> State:
+        """What a method declares to share before training: the mean over clients, weighted by p_k."""
+        counts = self.trainees.train_counts
+        stacked = self.algorithm.statistics(counts)
+        p = counts.sum(dim=1).double() / counts.sum()
+        return {name: p @ value for name, value in stacked.items()}
+
+    # -- a round -----------------------------------------------------------------------------------
+
+    def step(self, progress: Progress) -> Record:
+        """Run the next round; `progress` moves on, and the round's metrics come back."""
+        began = time.perf_counter()
+        e = self.experiment
+        progress.round += 1
+        selected = self._select(progress.round)
+        lr = e.lr * self.schedule(progress.round, e.rounds)
+        plan = Plan(
+            self.algorithm.loss,
+            self.algorithm.phases(e.epochs),
+            lr,
+            e.seed,
+            "batches",
+            progress.round,
+        )
+        jobs = [self._job(progress.server, client) for client in selected]
+        C = self.federation.data.classes
+        loss_sum, loss_count = torch.zeros(2, C, dtype=torch.float64)
+        updates: list[Update] = []
+        classifiers: list[Tensor] = []
+        for job, outcome in _in_order(jobs, self.engine.train(plan, jobs, self.trainees)):
+            loss_sum += outcome.loss_sum
+            loss_count += outcome.loss_count
+            updates.append(self._update(outcome))
+            if not self.algorithm.pooled:
+                self._visit(progress, job, outcome)
+                vectors = self.algorithm.classifier(_cpu(outcome.model), job.vectors)
+                classifiers.append(vectors)
+        self._aggregate(progress, updates)
+
+        record: Record = {"round": progress.round, "lr": lr}
+        if not self.algorithm.pooled:
+            record["clients"] = selected
+        record |= train_loss(loss_sum, loss_count)
+        if progress.round % e.eval_every == 0 or progress.round == e.rounds:
+            record |= self._evaluate(progress)
+            record |= self._angles(progress, selected, classifiers)
+        record["seconds"] = round(time.perf_counter() - began, 4)
+        return record
+
+    def _select(self, round: int) -> list[int]:
+        """K of the clients that have training data, drawn for this round."""
+        able = torch.from_numpy(self.trainees.train.sizes).nonzero().flatten()
+        draw = torch.randperm(len(able), generator=generator(self.experiment.seed, "select", round))
+        chosen = able[draw[: _set(self.experiment.sample)]]
+        return sorted(chosen.tolist())
+
+    def _job(self, server: ServerState, client: int) -> Job:
+        last = self.store.get(client) if self.algorithm.keeps_model else None
+        vectors = self.algorithm.client_vectors(self.trainees.train_counts[client], server.extra)
+        return Job(client, self.algorithm.start(server.model, last), vectors)
+
+    def _update(self, outcome: Outcome) -> Update:
+        travelling = {
+            name: value
+            for name, value in outcome.model.items()
+            if self.algorithm.travels(name) and value.is_floating_point()
+        }
+        return Update(outcome.client, int(self.trainees.train.sizes[outcome.client]), travelling)
+
+    def _visit(self, progress: Progress, job: Job, outcome: Outcome) -> None:
+        """Score a local model on the client's own test set, before aggregation, and keep it."""
+        k = job.client
+        progress.visited[k] = progress.round
+        samples = self.federation.test[k]
+        question = Question(outcome.model, job.vectors, samples)
+        predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+        progress.right[k] = self._right(predicted, samples)
+        if self.algorithm.keeps_model:
+            self.store.put(k, _cpu(outcome.model))
+
+    def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
+        e, before = self.experiment, progress.server
+        after = self.algorithm.aggregate(before, updates)
+        if e.server_lr != 1.0 or e.server_momentum > 0:
+            # FedAvgM: the averaged change is a gradient for the server; running statistics only average
+            parameters = {name for name, _ in self.net.named_parameters()}
+            for name in parameters & updates[0].model.keys():
+                change = before.model[name] - after.model[name]
+                if name in progress.momentum:
+                    change = e.server_momentum * progress.momentum[name] + change
+                progress.momentum[name] = change
+                after.model[name] = before.model[name] - e.server_lr * change
+        progress.server = after
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    def _right(self, predicted: Tensor, samples: Tensor) -> Tensor:
+        """Right answers by class, [C]."""
+        labels = self.test_labels[samples]
+        return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
+
+    def _global_answers(self, model: State) -> Tensor:
+        question = Question(model, {}, self.union)
+        return self.engine.answer(
+            lambda net, x, _: self.algorithm.predict_global(net, x), question, self.federation
+        )
+
+    def _evaluate(self, progress: Progress) -> Record:
+        algorithm, model = self.algorithm, progress.server.model
+        totals = self.federation.test_counts
+        union_totals = totals.sum(dim=0)
+        record: Record = {}
+
+        if algorithm.GA_of == "global" or algorithm.PA_of == "global":
+            predicted = self._global_answers(model)
+            record |= accuracy("GA", self._right(predicted, self.union), union_totals)
+            if algorithm.PA_of == "global":
+                record |= mean_accuracy("PA", self._right_by_client(predicted), totals)
+        if algorithm.GA_of == "locals" or "GA_locals" in algorithm.beside:
+            self._score_on_union(progress)
+            spread = mean_accuracy("GA_locals", progress.right_on_union, union_totals.expand_as(totals))
+            if algorithm.GA_of == "locals":
+                spread = {k.replace("GA_locals", "GA"): v for k, v in spread.items()}
+            record |= spread
+        if not algorithm.pooled:
+            self._score_newcomers(progress)
+            record |= mean_accuracy("local_accuracy", progress.right, totals)
+            if algorithm.PA_of == "local":
+                record |= mean_accuracy("PA", progress.right, totals)
+
+        GA = record["GA"]
+        if GA is not None and progress.best_GA < GA:
+            progress.best_GA, progress.best_round = GA, progress.round
+            progress.best_model = model
+        return record
+
+    def _right_by_client(self, predicted: Tensor) -> Tensor:
+        """Right answers on the union by owner and class, [N, C]."""
+        N, C = self.federation.test_counts.shape
+        hit = predicted == self.test_labels
+        cell = self.federation.test.owner * C + self.test_labels
+        return torch.bincount(cell[hit], minlength=N * C).view(N, C)
+
+    def _score_newcomers(self, progress: Progress) -> None:
+        """A client that has not trained yet has the current global body with its own initial head."""
+        new = progress.visited == 0
+        samples = new[self.federation.test.owner].nonzero().flatten()
+        if len(samples) == 0:
+            return
+        # all newcomers at once: one row of client vectors a sample
+        owner = self.federation.test.owner[samples]
+        vectors = self.algorithm.client_vectors(self.federation.train_counts[owner], progress.server.extra)
+        question = Question(progress.server.model, vectors, samples)
+        predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+        answers = torch.full_like(self.test_labels, -1)
+        answers[samples] = predicted
+        progress.right[new] = self._right_by_client(answers)[new]
+
+    def _score_on_union(self, progress: Progress) -> None:
+        """Bring every local model's right answers on the union of the test sets up to date."""
+        new = progress.visited == 0
+        if new.any():
+            predicted = self._global_answers(progress.server.model)
+            progress.right_on_union[new] = self._right(predicted, self.union)
+        for k in (progress.scored != progress.visited).nonzero().flatten().tolist():
+            model = self.store.get(k)
+            assert model is not None, "a method whose GA is of local models keeps them"
+            vectors = self.algorithm.client_vectors(self.federation.train_counts[k], progress.server.extra)
+            question = Question(model, vectors, self.union)
+            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+            progress.right_on_union[k] = self._right(predicted, self.union)
+            progress.scored[k] = progress.visited[k]
+
+    def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
+        counts = self.federation.train_counts
+        present = (counts if self.algorithm.pooled else counts[selected]) > 0
+        record: Record = {}
+        if classifiers:
+            record |= mean_angles("clients", torch.stack(list(classifiers)), present)
+        vectors = self.algorithm.classifier(_cpu(progress.server.model), {})
+        return record | mean_angles("server", vectors, present)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self, progress: Progress) -> Record:
+        """What is measured once, after the last round: fine-tuned personal models."""
+        record: Record = {}
+        if self.algorithm.PA_of == "finetuned" or "PA_finetuned" in self.algorithm.beside:
+            totals = self.federation.test_counts
+            name = "PA" if self.algorithm.PA_of == "finetuned" else "PA_finetuned"
+            for which, round, model in (
+                ("best", progress.best_round, progress.best_model),
+                ("last", progress.round, progress.server.model),
+            ):
+                if which == "last" and round == progress.best_round:
+                    record["last"] = record["best"]
+                    continue
+                right = self._finetune(model, round)
+                record[which] = mean_accuracy(name, right, totals) | {
+                    "round": round,
+                    "by_client": client_accuracies(right, totals),
+                }
+        return record
+
+    def _finetune(self, model: State, round: int) -> Tensor:
+        """Right answers [N, C] of the global model fine-tuned on every client: plain cross-entropy, all
+        parameters, `finetune_epochs` epochs at the run's learning rate."""
+        e, plain = self.experiment, FedAvg()
+        plan = Plan(plain.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
+        jobs = [Job(k, model, {}) for k in range(self.federation.clients)]
+        right = torch.zeros_like(self.federation.test_counts)
+        for outcome in self.engine.train(plan, jobs, self.federation):
+            samples = self.federation.test[outcome.client]
+            question = Question(outcome.model, {}, samples)
+            predicted = self.engine.answer(plain.predict_personal, question, self.federation)
+            right[outcome.client] = self._right(predicted, samples)
+        return right
+
+
+def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:
+    """Jobs with their outcomes in the order of the jobs: sums must not depend on who ends first."""
+    early: dict[int, Outcome] = {}
+    waiting = list(reversed(jobs))
+    for outcome in outcomes:
+        early[outcome.client] = outcome
+        while waiting and waiting[-1].client in early:
+            job = waiting.pop()
+            yield job, early.pop(job.client)
+
+
+def _cpu(state: State) -> State:
+    return {name: value.cpu() for name, value in state.items()}
+
+
+def _set(value: T | None) -> T:
+    """A value that `resolve` has filled in."""
+    assert value is not None, "the experiment is not resolved"
+    return value

@@ -1,0 +1,211 @@
+"""Results of several methods and seeds as one table: text, Markdown, CSV and JSON."""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedgela.evaluation import Record
+from fedgela.files import write_atomically, write_json
+
+METRICS = ("PA", "GA")
+WHEN = ("best", "last")
+COLUMNS = [(metric, when) for metric in METRICS for when in WHEN]
+BASELINE = "fedavg"
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and standard deviation over seeds (ddof = 1; None where there is one seed)."""
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+@dataclass
+class Row:
+    """One method: its results by seed, and its errors by seed."""
+
+    method: str
+    results: dict[int, Record] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def values(self, metric: str, when: str) -> dict[int, float]:
+        return {seed: result[metric][when] for seed, result in self.results.items()}
+
+    def summary(self, metric: str, when: str) -> dict[str, float | None]:
+        values = list(self.values(metric, when).values())
+        return spread(values) if values else {"mean": None, "std": None}
+
+    def difference(self, other: "Row", metric: str, when: str) -> dict[str, float | None]:
+        """Mean and standard deviation of the difference to another method on the same seeds."""
+        mine, theirs = self.values(metric, when), other.values(metric, when)
+        paired = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+        return spread(paired) if paired else {"mean": None, "std": None}
+
+
+def summary_of_seeds(results: Mapping[int, Record]) -> Record:
+    """The result of one experiment over several seeds."""
+    row = Row("", dict(results))
+    summary: Record = {"seeds": sorted(results), "unit": "percent"}
+    for metric in ("GA", "PA"):
+        summary[metric] = {when: row.summary(metric, when) for when in WHEN}
+    return summary | {"runs": [results[seed] for seed in sorted(results)]}
+
+
+class Comparison:
+    """Rows in the order they were asked for, with what is best and second best in each column."""
+
+    def __init__(self, rows: Sequence[Row], bounds: Sequence[str] = ("local", "centralised")) -> None:
+        self.rows = rows
+        self.baseline = next((row for row in rows if row.method == BASELINE), None)
+        self.rank: dict[tuple[str, str, str], int] = {}  # (method, metric, when) -> 0 best, 1 second
+        for metric, when in COLUMNS:
+            means = {
+                row.method: mean
+                for row in rows
+                if row.method not in bounds and (mean := row.summary(metric, when)["mean"]) is not None
+            }
+            # what is printed alike is ranked alike
+            levels = sorted({round(mean, 2) for mean in means.values()}, reverse=True)
+            for method, mean in means.items():
+                self.rank[method, metric, when] = levels.index(round(mean, 2))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        listed = []
+        for row in self.rows:
+            entry: dict[str, Any] = {"algorithm": row.method, "seeds": sorted(row.results)}
+            for metric in METRICS:
+                entry[metric] = {when: row.summary(metric, when) for when in WHEN}
+            if self.baseline is not None and row is not self.baseline:
+                entry["difference_to_fedavg"] = {
+                    metric: {when: row.difference(self.baseline, metric, when) for when in WHEN}
+                    for metric in METRICS
+                }
+            if row.errors:
+                entry["errors"] = {str(seed): error for seed, error in row.errors.items()}
+            listed.append(entry)
+        return listed
+
+    def to_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        names = [f"{metric}_{when}" for metric, when in COLUMNS]
+        writer.writerow(
+            ["algorithm", "seeds"]
+            + [f"{name}_{part}" for name in names for part in ("mean", "std")]
+            + [f"{name}_minus_fedavg_{part}" for name in names for part in ("mean", "std")]
+            + ["errors"]
+        )
+        for row in self.rows:
+            cells: list[Any] = [row.method, " ".join(map(str, sorted(row.results)))]
+            for metric, when in COLUMNS:
+                cells += row.summary(metric, when).values()
+            for metric, when in COLUMNS:
+                other = self.baseline
+                cells += row.difference(other, metric, when).values() if other else ["", ""]
+            writer.writerow([*cells, "; ".join(row.errors.values())])
+        return out.getvalue()
+
+    def to_markdown(self) -> str:
+        head = ["Method", *(f"{metric} {when}" for metric, when in COLUMNS)]
+        head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        for row in self.rows:
+            cells = [row.method]
+            for metric, when in COLUMNS:
+                text = _mean_std(row.summary(metric, when))
+                mark = {0: ("**", "**"), 1: ("<u>", "</u>")}.get(self._rank(row, metric, when))
+                cells.append(f"{mark[0]}{text}{mark[1]}" if mark else text)
+            if self._shows_difference():
+                cells += [self._difference(row, metric) for metric in METRICS]
+            lines.append("| " + " | ".join(cells) + " |")
+        errors = [f"- {row.method}: {text}" for row in self.rows for text in _errors(row)]
+        return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
+
+    def to_rich(self, title: str = "") -> Table:
+        table = Table(title=title or None, caption=self.legend())
+        table.add_column("method")
+        for metric, when in COLUMNS:
+            table.add_column(f"{metric} {when}", justify="right", no_wrap=True)
+        if self._shows_difference():
+            for metric in METRICS:
+                table.add_column(f"Δ {metric} last", justify="right", no_wrap=True)
+        for row in self.rows:
+            cells: list[Text] = [Text(row.method)]
+            for metric, when in COLUMNS:
+                style = {0: "bold", 1: "underline"}.get(self._rank(row, metric, when), "")
+                cells.append(Text(_mean_std(row.summary(metric, when)), style=style))
+            if self._shows_difference():
+                cells += [Text(self._difference(row, metric)) for metric in METRICS]
+            table.add_row(*cells)
+        return table
+
+    def to_text(self) -> str:
+        """The table without a terminal's styles: * marks the best of a column, _ the second."""
+        head = ["method", *(f"{metric} {when}" for metric, when in COLUMNS)]
+        head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
+        grid = [head]
+        for row in self.rows:
+            cells = [row.method]
+            for metric, when in COLUMNS:
+                mark = {0: "*", 1: "_"}.get(self._rank(row, metric, when), " ")
+                cells.append(_mean_std(row.summary(metric, when)) + mark)
+            if self._shows_difference():
+                cells += [self._difference(row, metric) for metric in METRICS]
+            grid.append(cells)
+        widths = [max(len(line[i]) for line in grid) for i in range(len(head))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in grid
+        ]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        errors = [f"{row.method}: {text}" for row in self.rows for text in _errors(row)]
+        return "\n".join([*lines, *errors, "* best, _ second best", self.legend()]) + "\n"
+
+    def legend(self) -> str:
+        text = "accuracy in percent"
+        if any(len(row.results) > 1 for row in self.rows):
+            text += ", mean ± standard deviation over seeds"
+        text += "; best: the maximum over rounds, chosen on the data it is measured on"
+        if self._shows_difference():
+            text += "; Δ: difference to fedavg, paired by seed"
+        return text
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / "table.json", self.to_json())
+        write_atomically(folder / "table.csv", self.to_csv())
+        write_atomically(folder / "table.md", self.to_markdown())
+        write_atomically(folder / "table.txt", self.to_text())
+
+    def _shows_difference(self) -> bool:
+        return self.baseline is not None and len(self.rows) > 1
+
+    def _rank(self, row: Row, metric: str, when: str) -> int:
+        return self.rank.get((row.method, metric, when), 9)
+
+    def _difference(self, row: Row, metric: str) -> str:
+        if self.baseline is None or row is self.baseline:
+            return ""
+        return _mean_std(row.difference(self.baseline, metric, "last"), sign="+")
+
+
+def _mean_std(value: Mapping[str, float | None], sign: str = "") -> str:
+    mean, std = value["mean"], value["std"]
+    if mean is None or math.isnan(mean):
+        return "-"
+    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def _errors(row: Row) -> list[str]:
+    return [f"seed {seed} failed: {error}" for seed, error in row.errors.items()]

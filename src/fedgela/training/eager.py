@@ -1,0 +1,83 @@
+"""The plain engine: one client after another, one step after another, on any device."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedgela.data import Federation
+from fedgela.models import Net, State
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches
+from fedgela.training.optimiser import Optimiser
+
+
+class EagerEngine:
+    """Holds one net, into which each client's state is loaded in turn."""
+
+    EVALUATION_BATCH = 1000
+
+    def __init__(self, net: Net, device: torch.device, optimiser: Optimiser, batch_size: int) -> None:
+        self.net = net.to(device)
+        self.device = device
+        self.optimiser = optimiser
+        self.batch_size = batch_size
+
+    def train(self, plan: Plan, jobs: Sequence[Job], federation: Federation) -> Iterator[Outcome]:
+        for job in jobs:
+            yield self._train_one(plan, job, federation)
+
+    def _train_one(self, plan: Plan, job: Job, federation: Federation) -> Outcome:
+        data, net = federation.data, self.net
+        self._load(job.start)
+        net.train()
+        vectors = self._here(job.vectors)
+        loss_sum = torch.zeros(data.classes, device=self.device)
+        loss_count = torch.zeros(data.classes, device=self.device)
+        samples = federation.train[job.client]
+        epochs_before = 0
+        for phase in plan.phases:
+            trained = []
+            for name, parameter in net.named_parameters():
+                parameter.requires_grad_(phase.selects(name))
+                if parameter.requires_grad:
+                    trained.append(parameter)
+            optimiser = self.optimiser.over(trained, plan.lr)
+            for epoch in range(epochs_before, epochs_before + phase.epochs):
+                index = batches(plan, job.client, epoch, samples, self.batch_size).to(self.device)
+                for batch in index:
+                    x, y = data.normalise(data.x_train[batch]), data.y_train[batch]
+                    loss = plan.loss(net, x, y, vectors)
+                    optimiser.zero_grad(set_to_none=True)
+                    loss.mean().backward()  # type: ignore[no-untyped-call]
+                    if self.optimiser.clip_norm > 0:
+                        nn.utils.clip_grad_norm_(trained, self.optimiser.clip_norm)
+                    optimiser.step()
+                    loss_sum.index_add_(0, y, loss.detach())
+                    loss_count.index_add_(0, y, torch.ones_like(loss))
+            epochs_before += phase.epochs
+        model = {name: value.detach().clone() for name, value in net.state_dict().items()}
+        return Outcome(job.client, model, loss_sum.cpu(), loss_count.cpu())
+
+    @torch.no_grad()
+    def answer(self, predict: Predict, question: Question, federation: Federation) -> Tensor:
+        data = federation.data
+        self._load(question.model)
+        self.net.eval()
+        vectors = self._here(question.vectors)
+        one_row_a_sample = any(value.dim() == 2 for value in vectors.values())
+        samples = question.samples.to(self.device)
+        predicted = torch.empty(len(samples), dtype=torch.int64, device=self.device)
+        for start in range(0, len(samples), self.EVALUATION_BATCH):
+            part = slice(start, start + self.EVALUATION_BATCH)
+            of_part = {k: v[part] for k, v in vectors.items()} if one_row_a_sample else vectors
+            x = data.normalise(data.x_test[samples[part]])
+            predicted[part] = predict(self.net, x, of_part).argmax(dim=1)
+        return predicted.cpu()
+
+    def _here(self, state: State) -> State:
+        return {name: value.to(self.device) for name, value in state.items()}
+
+    @torch.no_grad()
+    def _load(self, model: State) -> None:
+        for name, value in self.net.state_dict().items():
+            value.copy_(model[name])
