@@ -203,9 +203,6 @@ def main() -> None:
         if error.filename is None and error.errno is None:
             raise
         sys.exit(_complain(str(error)))
-    except KeyboardInterrupt:
-        print("fedgela: interrupted; 'fedgela resume DIR' goes on from here", file=sys.stderr)
-        sys.exit(130)
 
 
 def _complain(text: str) -> int:

@@ -4,6 +4,7 @@ OUT/METHOD/seed-0/    one run each
 OUT/table.json .csv .md .txt
 """
 
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(dict.fromkeys([*ALGORITHMS, *methods]))
     experiments = {}
     for name in names:
+        if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
+            raise UserError(f"{where}: {name!r} cannot be a method's name: it names a folder")
         if name not in methods and name not in ALGORITHMS:
             known = [*ALGORITHMS, *methods]
             raise UserError(
@@ -38,7 +41,9 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
                 f"there are {', '.join(known)}"
             )
         own = {"name": name, **methods.get(name, {})}
-        experiments[name] = parse_experiment({**shared, "algorithm": own}, where)
+        # what is no hyper-parameter of the method is a key of the experiment, such as its own lr
+        for_run = {key: own.pop(key) for key in list(own) if key in Experiment.model_fields}
+        experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, where)
     return experiments
 
 
@@ -52,6 +57,7 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
         for name, experiment in experiments.items():
             view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
             folder = out / name / f"seed-{seed}"
+            error_file = folder / "error.txt"
             try:
                 rows[name].results[seed] = run_or_resume(experiment.with_(seed=seed), folder, view)
             except Exception as error:
@@ -60,7 +66,9 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
                 view.note(f"failed: {text}")
                 if not isinstance(error, UserError):
                     folder.mkdir(parents=True, exist_ok=True)
-                    write_atomically(folder / "error.txt", traceback.format_exc())
+                    write_atomically(error_file, traceback.format_exc())
+            else:
+                error_file.unlink(missing_ok=True)
             out.mkdir(parents=True, exist_ok=True)
             Comparison(list(rows.values())).save(out)
     view.label = ""

@@ -135,11 +135,12 @@ class Experiment(BaseModel):
     @field_validator("device")
     @classmethod
     def _known_device(cls, name: str) -> str:
-        if name != "auto":
-            try:
-                torch.device(name)
-            except RuntimeError:
-                raise ValueError(f"{name!r} is no device; try auto, cpu, cuda or cuda:1") from None
+        try:
+            known = name == "auto" or torch.device(name).type in ("cpu", "cuda", "mps", "xpu")
+        except RuntimeError:
+            known = False
+        if not known:
+            raise ValueError(f"{name!r} is no device to train on; try auto, cpu, cuda or cuda:1")
         return name
 
     @model_validator(mode="after")
@@ -196,10 +197,16 @@ def _explain(error: ValidationError, known: list[str], prefix: tuple[str, ...] =
             else:
                 lines.append(f"{key}: {cause}" if key else str(cause))
         else:
-            given = repr(problem["input"])
-            given = given if len(given) <= 60 else given[:57] + "..."
-            lines.append(f"{key}: {problem['msg'].removeprefix('Input ')}, not {given}")
+            lines.append(f"{key}: {problem['msg'].removeprefix('Input ')}, not {_shown(problem['input'])}")
     return lines
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "that"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -209,7 +216,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and numbers beyond all bounds
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -220,8 +227,9 @@ def set_key(table: dict[str, Any], assignment: str) -> None:
     if not equals or not key:
         raise UserError(f"--set {assignment!r}: write key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {text}")
+        value = parsed["value"] if len(parsed) == 1 else text
+    except (ValueError, RecursionError):
         value = text.strip()
     *tables, last = key.split(".")
     for name in tables:

@@ -41,7 +41,7 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], note: 
     """Save tensors with a note; the file's name, which comes back, ends in its checksum."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = safetensors.torch.save(plain, metadata={"note": note})
-    name = f"{stem}.{_checksum(content)}.safetensors"
+    name = f"{stem}.{checksum(content)}.safetensors"
     write_atomically(folder / name, content)
     return name
 
@@ -49,12 +49,12 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], note: 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Tensors and note of a file that `write_tensors` wrote; ValueError where it is not as written."""
     content = path.read_bytes()
-    if _checksum(content) != path.name.split(".")[-2]:
+    if checksum(content) != path.name.split(".")[-2]:
         raise ValueError(f"{path.name} is truncated or altered: its checksum is wrong")
     header_bytes = int.from_bytes(content[:8], "little")
     note = json.loads(content[8 : 8 + header_bytes])["__metadata__"]["note"]
     return safetensors.torch.load(content), note
 
 
-def _checksum(content: bytes) -> str:
+def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]

@@ -65,7 +65,7 @@ class PhiForm:
         return self.kind.startswith("paper-")
 
     def Q(self, counts: Tensor) -> Tensor:
-        """Q(x), [..., C], from class counts [..., C]; zero where a client has no samples at all."""
+        """Q(x), [..., C], from class counts [..., C]; a client without samples has x = 0 everywhere."""
         n = counts.sum(dim=-1, keepdim=True)
         x = counts.double() / n.clamp(min=1)
         if self.kind.endswith("exp"):

@@ -50,7 +50,10 @@ class View(Listener):
         kind: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        if kind is KeyboardInterrupt:
+            text = "interrupted; 'fedgela resume DIR' goes on (for compare, the same command again)"
+            Console(stderr=True).print(f"fedgela: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         self.console.print(f"{self._prefix()}note: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -100,8 +103,14 @@ class BarView(View):
         self.bars.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.bars.stop()
+        super().__exit__(kind, value, trace)
 
     def started(self, experiment: Experiment, done: int) -> None:
         self.bars.reset(

@@ -12,7 +12,8 @@ import torch
 
 def seed_of(*address: int | str) -> int:
     """A 63-bit seed for an address such as (seed, "batches", round, client, epoch)."""
-    digest = hashlib.blake2b(repr(address).encode(), digest_size=8).digest()
+    plain = tuple(part if isinstance(part, str) else int(part) for part in address)  # numpy's ints too
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -27,11 +27,20 @@ from fedgela.algorithms import ServerState
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies
-from fedgela.files import TEMPORARY, read_tensors, write_atomically, write_json, write_tensors
+from fedgela.files import (
+    TEMPORARY,
+    checksum,
+    read_tensors,
+    write_atomically,
+    write_json,
+    write_tensors,
+)
 from fedgela.models import State
 from fedgela.server import Progress, Server, resolve
 
 KEPT_CHECKPOINTS = 2
+# what reading a damaged checkpoint raises, by where the damage lies
+DAMAGED = (OSError, ValueError, KeyError, OverflowError, MemoryError)
 # what may differ between a folder's run and the command that finds it there
 HARDWARE = ("device", "threads", "data_dir", "checkpoint_every")
 CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
@@ -81,6 +90,7 @@ class Checkpoint:
     clients: dict[int, str]
     metrics_bytes: int
     seconds: float
+    data: str  # the data set's fingerprint
 
 
 class RunFolder:
@@ -128,7 +138,7 @@ class RunFolder:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def save(self, progress: Progress, store: FolderStore, seconds: float) -> None:
+    def save(self, progress: Progress, store: FolderStore, seconds: float, data: str) -> None:
         """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
         metrics = self.path / METRICS
         with metrics.open("rb+") as file:
@@ -136,8 +146,11 @@ class RunFolder:
         store.save(progress.round)
         groups = {"model": progress.server.model, "extra": progress.server.extra}
         groups["momentum"] = progress.momentum
-        if progress.best_round != progress.round:
-            groups["best"] = progress.best_model
+        groups["best"] = {
+            name: value
+            for name, value in progress.best_model.items()
+            if value is not progress.server.model[name]  # a fixed ETF, or the last round is the best
+        }
         for name in ("visited", "right", "right_on_union", "scored"):
             groups.setdefault("tally", {})[name] = getattr(progress, name)
         note = {
@@ -145,7 +158,9 @@ class RunFolder:
             "best_round": progress.best_round,
             "best_GA": progress.best_GA,
             "metrics_bytes": metrics.stat().st_size,
+            "metrics_checksum": checksum(metrics.read_bytes()),
             "seconds": seconds,
+            "data": data,
             "clients": store.saved,
         }
         tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
@@ -161,9 +176,9 @@ class RunFolder:
         for path in newest_first[:KEPT_CHECKPOINTS]:
             try:
                 referred.update(_read_note(path)["clients"].values())
-            except (OSError, ValueError, KeyError):
-                return  # a damaged checkpoint: what it referred to cannot be told
-        for path in self.clients.iterdir():
+            except DAMAGED:
+                return  # what a damaged checkpoint referred to cannot be told
+        for path in self.clients.glob("*.round-*.safetensors"):
             if path.name not in referred:
                 path.unlink()
 
@@ -176,20 +191,30 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
             for leftover in folder.glob(f"*{TEMPORARY}"):
                 leftover.unlink()
-        for path in self._checkpoint_paths():
+        paths = self._checkpoint_paths()
+        for path in paths:
             try:
-                return self._read_checkpoint(path, device)
-            except (OSError, ValueError, KeyError) as error:
-                note(f"checkpoint {path.name} cannot be used ({error}); trying the one before it")
+                checkpoint = self._read_checkpoint(path, device)
+            except DAMAGED as error:
+                last = path == paths[-1]
+                then = (
+                    "no sound one is left: starting again from round 0"
+                    if last
+                    else "trying the one before it"
+                )
+                note(f"checkpoint {path.name} cannot be used ({error}); {then}")
                 path.rename(path.with_name(path.name + ".damaged"))
+            else:
+                self._sweep()  # what a process killed before its own sweep has left
+                return checkpoint
         return None
 
     def _read_checkpoint(self, path: Path, device: torch.device) -> Checkpoint:
         tensors, text = read_tensors(path)
         note = json.loads(text)
-        metrics = self.path / METRICS
-        if not metrics.exists() or metrics.stat().st_size < note["metrics_bytes"]:
-            raise ValueError(f"{METRICS} is shorter than it was")
+        with (self.path / METRICS).open("rb") as file:
+            if checksum(file.read(note["metrics_bytes"])) != note["metrics_checksum"]:
+                raise ValueError(f"{METRICS} is not what it was")
         clients = {int(k): name for k, name in note["clients"].items()}
         for name in clients.values():
             read_tensors(self.clients / name)  # raises where a client's model is damaged
@@ -204,10 +229,10 @@ class RunFolder:
             round=note["round"],
             best_round=note["best_round"],
             best_GA=note["best_GA"],
-            best_model=groups.get("best", model),
+            best_model={**model, **groups.get("best", {})} if note["best_round"] else {},
             **groups["tally"],
         )
-        return Checkpoint(progress, clients, note["metrics_bytes"], note["seconds"])
+        return Checkpoint(progress, clients, note["metrics_bytes"], note["seconds"], note["data"])
 
     # -- metrics -----------------------------------------------------------------------------------
 
@@ -232,20 +257,26 @@ def _read_note(path: Path) -> dict[str, Any]:
     return note
 
 
+def already_holds_a_run(path: Path) -> UserError:
+    return UserError(
+        f"{path}: this folder already holds a run; continue it with 'fedgela resume {path}', "
+        "or choose another --out"
+    )
+
+
 def run(experiment: Experiment, path: Path, listener: Listener | None = None) -> Record:
     """Run an experiment into a new folder; its result comes back."""
     folder = RunFolder(path)
     if folder.exists():
-        raise UserError(
-            f"{path}: this folder already holds a run; continue it with 'fedgela resume {path}', "
-            "or choose another --out"
-        )
+        raise already_holds_a_run(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
     resolved, federation = resolve(experiment)
     store = FolderStore(folder.clients)
     server = Server(resolved, federation, store)  # before anything is written: it may be impossible
     with folder.locked():
+        if folder.exists():  # another process was faster
+            raise already_holds_a_run(path)
         folder.create(resolved)
         return _go_on(folder, server, store, None, listener or Listener())
 
@@ -266,6 +297,10 @@ def resume(path: Path, listener: Listener | None = None) -> Record:
         store = FolderStore(folder.clients)
         server = Server(experiment, federation, store)
         checkpoint = folder.load(torch.device(experiment.device), listener.note)
+        if checkpoint and checkpoint.data != federation.data.fingerprint:
+            raise UserError(
+                f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
+            )
         return _go_on(folder, server, store, checkpoint, listener)
 
 
@@ -311,18 +346,19 @@ def _go_on(
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
         seconds += time.perf_counter() - began
         if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
-            folder.save(progress, store, seconds)
+            folder.save(progress, store, seconds, server.federation.data.fingerprint)
     listener.finishing()
     began = time.perf_counter()
     finetuned = server.finish(progress)
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
-    for old in folder.models.iterdir():
+    for old in folder.models.glob("global-*.safetensors"):  # of a process that was killed right here
         old.unlink()
-    result["models"] = {
-        "last": write_tensors(folder.models, "global-last", progress.server.model),
-        "best": write_tensors(folder.models, "global-best", progress.best_model),
-    }
+    if server.algorithm.GA_of == "global":
+        result["models"] = {
+            "last": write_tensors(folder.models, "global-last", progress.server.model),
+            "best": write_tensors(folder.models, "global-best", progress.best_model),
+        }
     write_json(folder.path / RESULT, result)
     listener.finished(result)
     return result
@@ -346,6 +382,7 @@ def summarise(
     result: Record = {
         "algorithm": algorithm.name,
         "dataset": e.dataset,
+        "data_fingerprint": server.federation.data.fingerprint,
         "partition": e.partition,
         "model": e.model,
         "clients": e.clients,

@@ -11,18 +11,18 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
-from fedgela.runs import RESULT, RunFolder, run_or_resume
+from fedgela.runs import RESULT, RunFolder, already_holds_a_run, run_or_resume
+from fedgela.server import Server, resolve
 from fedgela.tables import summary_of_seeds
 
 SEEDS = "seeds.toml"  # the seeds, and the experiment as it was asked for
 
 
 def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
-    if (path / SEEDS).exists() or RunFolder(path).exists():
-        raise UserError(
-            f"{path}: this folder already holds a run; continue it with 'fedgela resume {path}', "
-            "or choose another --out"
-        )
+    if holds_seeds(path) or RunFolder(path).exists():
+        raise already_holds_a_run(path)
+    for seed in seeds:  # before anything is written: one of them may be impossible
+        Server(*resolve(experiment.with_(seed=seed)))
     path.mkdir(parents=True, exist_ok=True)
     table = {"seeds": list(seeds), "experiment": tomllib.loads(experiment.to_toml())}
     write_atomically(path / SEEDS, tomli_w.dumps(table))

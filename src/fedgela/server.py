@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
@@ -75,7 +76,13 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         experiment.validation,
     )
     model = experiment.model or default_model(data.image_shape)
+    located = {}  # so that a run can be resumed from any folder
+    if experiment.dataset.endswith(".npz"):
+        located["dataset"] = str(Path(experiment.dataset).resolve())
+    if experiment.data_dir is not None:
+        located["data_dir"] = str(Path(experiment.data_dir).resolve())
     resolved = experiment.with_(
+        **located,
         clients=federation.clients,
         sample=experiment.sample or federation.clients,
         min_samples=min_samples,
@@ -95,8 +102,8 @@ def _device(name: str) -> torch.device:
     device = torch.device(name)
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"device: {name!r} cannot be used here ({reason})") from None
     return device
 

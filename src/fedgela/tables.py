@@ -109,7 +109,7 @@ class Comparison:
             for metric, when in COLUMNS:
                 cells += row.summary(metric, when).values()
             for metric, when in COLUMNS:
-                other = self.baseline
+                other = None if row is self.baseline else self.baseline
                 cells += row.difference(other, metric, when).values() if other else ["", ""]
             writer.writerow([*cells, "; ".join(row.errors.values())])
         return out.getvalue()

@@ -9,6 +9,7 @@ Fan et al., Federated Learning with Bilateral Curation for Partially Class-Disjo
 Only the backbone H travels. Output: (H, W), the global model, and (H_k, Phi_k W), the personal ones.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -96,7 +97,10 @@ class FedGELA(FedAvg):
             raise ValueError("give E_W or logit_scale (which is sqrt(E_W)), not both")
         # from here on E_W says it all, and a resolved config has no open points
         if self.logit_scale is not None:
-            object.__setattr__(self, "E_W", self.logit_scale**2)
+            E_W = self.logit_scale * self.logit_scale
+            if not 0 < E_W < math.inf:
+                raise ValueError(f"logit_scale: the square of {self.logit_scale:g} is out of range")
+            object.__setattr__(self, "E_W", E_W)
             object.__setattr__(self, "logit_scale", None)
         if self.E_W is None and self.etf:
             object.__setattr__(self, "E_W", DEFAULT_E_W)

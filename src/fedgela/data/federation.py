@@ -126,7 +126,8 @@ def _hold_out(
     first = np.cumsum(sizes) - sizes
     place = np.arange(len(owner)) - np.repeat(first, sizes)
     held_out = np.zeros(len(owner), dtype=bool)
-    held_out[order] = place < np.repeat((share * sizes).astype(np.int64), sizes)
+    wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 of 100 is 29, whatever floats say
+    held_out[order] = place < np.repeat(wanted, sizes)
     if not held_out.any():
         raise UserError(f"validation: {share:g} of a client's training samples is not one sample")
     return held_out

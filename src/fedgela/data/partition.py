@@ -27,10 +27,10 @@ class Scheme:
     @classmethod
     def parse(cls, text: str) -> "Scheme":
         kind, _, value = text.partition(":")
-        if kind in ("iid", "natural") and not value:
+        if text in ("iid", "natural"):
             return cls(kind)
         try:
-            if kind == "dirichlet" and 0 < float(value) <= 1e9:
+            if kind == "dirichlet" and 1e-9 <= float(value) <= 1e9:
                 return cls(kind, float(value))
             if kind == "classes" and int(value) >= 1:
                 return cls(kind, int(value))
@@ -56,23 +56,23 @@ def dirichlet(
 
     Redrawn until every client has `min_samples` training samples, at most MAX_TRIES times.
     """
+    name = "iid" if beta == IID_BETA else f"dirichlet:{beta:g}"
     per_class = np.bincount(y_train, minlength=classes)
     if clients * min_samples > len(y_train):
         raise UserError(
-            f"partition dirichlet:{beta:g}: {len(y_train)} training samples are too few to give "
+            f"partition {name}: {len(y_train)} training samples are too few to give "
             f"{clients} clients {min_samples} each (one batch); lower clients, batch_size or min_samples"
         )
     for _ in range(MAX_TRIES):
         # cuts[c, k]: the share of class c that the clients up to k hold
         cuts = np.cumsum(_dirichlet_rows(beta, clients, classes, rng), axis=1)
-        ends = np.floor(cuts * per_class[:, None]).astype(np.int64)
+        ends = np.rint(cuts * per_class[:, None]).astype(np.int64)
         sizes = np.diff(ends, axis=1, prepend=0).sum(axis=0)
-        sizes[-1] += (per_class - ends[:, -1]).sum()  # what rounding leaves goes to the last client
         if sizes.min() >= min_samples:
             return _deal(y_train, cuts, rng), _deal(y_test, cuts, rng)
     smallest = ", ".join(str(size) for size in np.sort(sizes)[:10])
     raise UserError(
-        f"partition dirichlet:{beta:g}: in {MAX_TRIES} draws over {clients} clients none gave every "
+        f"partition {name}: in {MAX_TRIES} draws over {clients} clients none gave every "
         f"client {min_samples} training samples (one batch)\nthe last draw's smallest clients have "
         f"{smallest}; raise beta, or lower clients, batch_size or min_samples"
     )
@@ -98,8 +98,8 @@ def _deal(y: Owners, cuts: npt.NDArray[np.float64], rng: np.random.Generator) ->
     classes, clients = cuts.shape
     owner = np.empty(len(y), dtype=np.int64)
     for c, members in enumerate(_members(y, classes)):
-        ends = np.floor(cuts[c] * len(members)).astype(np.int64)
-        ends[-1] = len(members)
+        # to the nearest: rounding down would leave a sample of nearly every class to the last client
+        ends = np.rint(cuts[c] * len(members)).astype(np.int64)
         sizes = np.diff(ends, prepend=0)
         owner[rng.permutation(members)] = np.repeat(np.arange(clients), sizes)
     return owner

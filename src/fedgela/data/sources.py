@@ -1,7 +1,10 @@
 """Data sets: uint8 images with labels, train and test, and client ids where the data has them."""
 
+import dataclasses
+import hashlib
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,17 @@ from torch import Tensor
 from fedgela.errors import UserError, did_you_mean
 
 BUILT_IN = ("digits",)
+# what np.load raises for a file that is damaged or something else, by where the damage lies
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    TypeError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class Dataset:
     std: Tensor
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
+    fingerprint: str = ""  # of the samples: a run goes on only with the data that it began with
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -45,13 +60,7 @@ class Dataset:
             name: getattr(self, name).to(device)
             for name in ("x_train", "y_train", "x_test", "y_test", "mean", "std")
         }
-        return Dataset(
-            name=self.name,
-            classes=self.classes,
-            client_train=self.client_train,
-            client_test=self.client_test,
-            **moved,
-        )
+        return dataclasses.replace(self, **moved)
 
 
 def load_dataset(name: str, data_dir: str | None = None) -> Dataset:
@@ -60,13 +69,13 @@ def load_dataset(name: str, data_dir: str | None = None) -> Dataset:
         return _digits()
     path = Path(name)
     if path.suffix == ".npz":
-        if not path.is_file():
+        if not is_file(path):
             raise UserError(f"dataset: there is no file {name}")
         return _npz(path.stem, path)
     folders = data_directories(data_dir)
     for folder in folders:
         path = folder / f"{name}.npz"
-        if path.is_file():
+        if is_file(path):
             return _npz(name, path)
     looked = ", ".join(str(folder) for folder in folders)
     raise UserError(
@@ -75,6 +84,13 @@ def load_dataset(name: str, data_dir: str | None = None) -> Dataset:
         "such a file holds x_train, x_test (uint8 images [n, height, width] or [n, height, width, "
         "channels]), y_train, y_test (labels from 0), and for natural clients client_train, client_test"
     )
+
+
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no such name can be a file's
+        return False
 
 
 def data_directories(data_dir: str | None) -> list[Path]:
@@ -105,7 +121,7 @@ def _npz(name: str, path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path}: not a readable .npz file ({error})") from None
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
@@ -151,8 +167,8 @@ def make_dataset(
                     f"{key} must be {len(x)} integers, one a sample of x_{part}, "
                     f"not {values.dtype} {list(values.shape)}"
                 )
-        if len(x) == 0:
-            raise UserError(f"x_{part} holds no samples")
+        if x.size == 0:
+            raise UserError(f"x_{part} holds no samples, or images without pixels: {list(x.shape)}")
         if y.min() < 0:
             raise UserError(f"y_{part} holds the label {y.min()}; labels start at 0")
     if x_train.shape[1:] != x_test.shape[1:]:
@@ -178,7 +194,15 @@ def make_dataset(
         std=std,
         client_train=client_train,
         client_test=client_test,
+        fingerprint=_fingerprint(x_train, y_train, x_test, y_test),
     )
+
+
+def _fingerprint(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -194,5 +218,5 @@ def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
         mean = (share * levels).sum()
         means.append(mean)
         stds.append((share * (levels - mean) ** 2).sum().sqrt())
-    # a constant channel says nothing: it becomes zero instead of NaN
-    return torch.stack(means).float(), torch.stack(stds).float().clamp(min=1e-6)
+    mean, std = torch.stack(means).float(), torch.stack(stds).float()
+    return mean, torch.where(std > 1e-6, std, 1.0)  # a constant channel becomes zero instead of NaN

@@ -1,0 +1,43 @@
+"""What all tests share: one thread, reproducible property tests, and small data sets made to measure."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from fedgela.data.sources import Dataset, make_dataset
+
+torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+
+# the same examples on every machine and in every run, and no failure because a machine is slow
+settings.register_profile("fedgela", deadline=None, derandomize=True, max_examples=40, database=None)
+settings.load_profile("fedgela")
+
+
+@pytest.fixture(scope="session")
+def toy_data() -> Callable[..., Dataset]:
+    """A data set with so many samples of each class, in random order.
+
+    An image holds its own number (training samples first, then test samples), so that a test can tell
+    which sample it has got: see `sample_numbers`.
+    """
+
+    def make(train: Sequence[int], test: Sequence[int], seed: int = 0, **ids: np.ndarray) -> Dataset:
+        rng = np.random.default_rng(seed)
+        y_train, y_test = (rng.permutation(np.repeat(np.arange(len(n)), n)) for n in (train, test))
+        number = np.arange(len(y_train) + len(y_test))
+        images = np.stack([number // 256, number % 256], axis=1).astype(np.uint8).reshape(-1, 1, 2)
+        return make_dataset("toy", images[: len(y_train)], y_train, images[len(y_train) :], y_test, **ids)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sample_numbers() -> Callable[[torch.Tensor], list[int]]:
+    def numbers(images: torch.Tensor) -> list[int]:
+        high, low = images.long().flatten(1).unbind(dim=1)
+        return (256 * high + low).tolist()
+
+    return numbers

@@ -1,0 +1,304 @@
+"""The command line: a mistake is a line or two and exit code 2, a run is plain lines or a bar."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+
+import fedgela
+from fedgela import cli
+from helpers import listing, tiny_npz, tiny_table
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_npz(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call the command line in this process: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDGELA_DATA", str(tmp_path / "data"))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def config(npz: Path, tmp_path: Path) -> Path:
+    return write_config(npz, tmp_path / "tiny.toml")
+
+
+def write_config(npz: Path, path: Path, **changes: Any) -> Path:
+    path.write_text(tomli_w.dumps(tiny_table(npz, **changes)))
+    return path
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+# arguments after 'run --out out', and what the complaint must say
+MISTAKES = {
+    "unknown key": (["--set", "ronds=3"], r"no key 'ronds' \(did you mean 'rounds'\?\)"),
+    "unknown key of the method": (
+        ["--set", "algorithm.E_V=3"],
+        r"no key 'algorithm\.E_V' \(did you mean 'algorithm\.E_W'\?\)",
+    ),
+    "key without its table": (["--set", "E_W=3"], r"no key 'E_W' \(did you mean 'algorithm\.E_W'\?\)"),
+    "wrong type": (["--set", 'rounds="many"'], r"rounds: should be a valid integer, not 'many'"),
+    "a truth for a number": (["--set", "epochs=true"], r"epochs: should be a valid integer, not True"),
+    "too many classes": (["--partition", "classes:11"], r"classes:11: the data has only 10 classes"),
+    "no such partition": (["--partition", "dirichlt:0.1"], r"partition: a partition is 'dirichlet:BETA'"),
+    "more sampled than there are": (
+        ["--clients", "5", "--sample", "6"],
+        r"sample: 6 clients a round are more than all 5",
+    ),
+    "more sampled than by default": (["--sample", "11"], r"sample: 11 clients a round are more than all 10"),
+    "negative learning rate": (["--lr", "-1"], r"lr: should be greater than 0, not -1\.0"),
+    "no config file": (["nowhere.toml"], r"there is no config file nowhere\.toml"),
+    "config is a folder": (["."], r"cannot be read"),
+    "no data set": (["--dataset", "dgits"], r"'dgits' is neither built in.*did you mean 'digits'"),
+    "no data file": (["--dataset", "a.npz"], r"there is no file a\.npz"),
+    "unknown method": (["--algorithm", "fedgla"], r"no method 'fedgla' \(did you mean 'fedgela'\?\)"),
+    "unknown model": (["--model", "resnet19"], r"no model 'resnet19' \(did you mean 'resnet18'\?\)"),
+    "model too large": (["--model", "simple-cnn"], r"needs images of at least 16x16, not 8x8"),
+    "seeds in words": (["--seeds", "one"], r"--seeds: 'one' is no list of numbers"),
+    "seeds twice": (["--seeds", "1,1"], r"--seeds: '1,1' must be different"),
+    "negative seed": (["--seeds", "-1"], r"--seeds: '-1' must be different numbers from 0 on"),
+    "no device": (["--device", "gpu"], r"'gpu' is no device to train on; try auto, cpu"),
+    "set without a value": (["--set", "rounds"], r"--set 'rounds': write key=value"),
+    "set below a value": (["--set", "rounds=3", "--set", "rounds.x=1"], r"'rounds' is a value, not a table"),
+    "E_W and its alias": (
+        ["--set", "algorithm.E_W=4", "--set", "algorithm.logit_scale=2"],
+        r"give E_W or logit_scale",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_in_a_line_or_two_and_exit_code_2(command: Cli, mistake: str) -> None:
+    arguments, complaint = MISTAKES[mistake]
+    code, out, err = command("run", "--out", "out", *arguments)
+    assert code == 2
+    assert re.search(complaint, err), err
+    assert len(err.splitlines()) <= 2
+    assert all(line.startswith("fedgela: ") for line in err.splitlines())
+    assert out == ""
+    assert not Path("out").exists()  # nothing half-written
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_so(command: Cli) -> None:
+    code, _, err = command("run", "--out", "out", "--device", "cuda")
+    assert code == 2
+    assert "device: 'cuda' cannot be used here" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"rounds = ", b"\xff\xfe", b"{json: 1}"])
+def test_a_config_that_is_no_toml_is_named(command: Cli, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.toml").write_bytes(content)
+    code, _, err = command("run", "bad.toml", "--out", "out")
+    assert code == 2
+    assert err.startswith("fedgela: bad.toml: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_in_a_config_names_the_file(command: Cli, npz: Path, tmp_path: Path) -> None:
+    write_config(npz, tmp_path / "a.toml", momentum=1.5)
+    code, _, err = command("run", "a.toml", "--out", "out")
+    assert (code, err) == (2, "fedgela: a.toml: momentum: should be less than 1, not 1.5\n")
+
+
+def test_many_mistakes_are_still_two_lines(command: Cli) -> None:
+    settings = [x for key in ("a", "b", "c", "d") for x in ("--set", f"{key}=1")]
+    code, _, err = command("run", "--out", "out", *settings)
+    assert code == 2
+    assert len(err.splitlines()) == 2
+    assert "(and 2 more)" in err
+
+
+def test_an_existing_run_is_refused_and_untouched(command: Cli, config: Path) -> None:
+    assert command("run", config, "--out", "out")[0] == 0
+    before = listing(Path("out"))
+    for seeds in ([], ["--seeds", "0,1"]):
+        code, _, err = command("run", config, "--out", "out", *seeds)
+        assert code == 2
+        assert "already holds a run; continue it with 'fedgela resume out'" in err
+    assert listing(Path("out")) == before
+
+
+def test_resume_without_a_run_is_refused(command: Cli) -> None:
+    code, _, err = command("resume", "nowhere")
+    assert (code, err) == (2, "fedgela: nowhere: there is no run in this folder (no config.toml)\n")
+
+
+def test_an_out_that_is_a_file_is_refused(command: Cli, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    for arguments in (["run"], ["run", "--seeds", "0,1"], ["compare", "--algorithms", "fedavg"]):
+        code, _, err = command(*arguments, config, "--out", "out")
+        assert code == 2
+        assert len(err.splitlines()) == 1
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_an_unknown_method_in_a_comparison_is_refused(command: Cli) -> None:
+    code, _, err = command("compare", "--out", "out", "--algorithms", "fedavg,fedgla")
+    assert code == 2
+    assert "no method 'fedgla' (did you mean 'fedgela'?)" in err
+
+
+def test_a_bug_shows_its_traceback(command: Cli, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgela.server import Server
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Server, "step", broken)
+    monkeypatch.setattr(sys, "argv", ["fedgela", "run", str(config), "--out", "out"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+def test_the_version(command: Cli) -> None:
+    code, out, _ = command("--version")
+    assert (code, out) == (0, f"fedgela {fedgela.__version__}\n")
+
+
+def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) -> None:
+    code, out, err = command("run", config, "--out", "out", "--rounds", "2")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert re.fullmatch(r"round 1/2  loss \d\.\d{4}  GA [\d.]+  PA [\d.]+  left \d+s", lines[0])
+    assert lines[1].startswith("round 2/2")
+    assert lines[2] == "measuring the final models"
+    result = json.loads(Path("out/result.json").read_text())
+    assert lines[3].startswith(f"GA  best {result['GA']['best']:.2f} (round ")
+    assert lines[4].startswith(f"PA  best {result['PA']['best']:.2f} (round ")
+    assert lines[5:] == ["written to out"]
+    assert "\x1b" not in out  # no terminal, no colours
+
+
+def test_fedavg_shows_no_pa_before_fine_tuning(command: Cli, config: Path) -> None:
+    _, out, _ = command("run", config, "--out", "out", "--algorithm", "fedavg", "--rounds", "1")
+    first = out.splitlines()[0]
+    assert "local accuracy" in first
+    assert "PA" not in first
+
+
+def test_flags_win_over_the_config_and_set_over_flags(command: Cli, config: Path) -> None:
+    command("run", config, "--out", "out", "--rounds", "1", "--lr", "0.2", "--set", "lr=0.3")
+    text = Path("out/config.toml").read_text()
+    assert "rounds = 1\n" in text
+    assert "lr = 0.3\n" in text
+    assert "E_W = 25.0" in text  # the config's own
+
+
+def test_another_method_does_not_inherit_a_methods_settings(command: Cli, config: Path) -> None:
+    command("run", config, "--out", "out", "--rounds", "1", "--algorithm", "fedge")
+    assert "E_W = 1.0" in Path("out/config.toml").read_text()
+
+
+def test_several_seeds_print_mean_and_spread(command: Cli, config: Path) -> None:
+    code, out, _ = command("run", config, "--out", "out", "--rounds", "1", "--seeds", "0,1")
+    assert code == 0
+    assert out.startswith("seed 0  round 1/1")
+    assert re.search(r"^GA  best [\d.]+ ± [\d.]+  last [\d.]+ ± [\d.]+  over 2 seeds$", out, re.M)
+    assert command("resume", "out")[0] == 0
+
+
+def test_resume_of_a_finished_run_prints_its_result(command: Cli, config: Path) -> None:
+    _, first, _ = command("run", config, "--out", "out", "--rounds", "1")
+    code, again, _ = command("resume", "out")
+    assert code == 0
+    assert again.splitlines() == ["note: this run is finished", *first.splitlines()[-3:]]
+
+
+def test_a_comparison_prints_its_table(command: Cli, config: Path) -> None:
+    code, out, _ = command(
+        "compare", config, "--out", "out", "--rounds", "1", "--algorithms", "fedavg,fedgela"
+    )
+    assert code == 0
+    assert Path("out/table.txt").read_text() in out
+
+
+def test_a_comparison_with_a_failure_ends_with_1(command: Cli, config: Path) -> None:
+    arguments = ["compare", config, "--out", "out", "--rounds", "1", "--set", "projection=2"]
+    code, out, err = command(*arguments, "--algorithms", "fedavg,fedgela")
+    assert code == 1
+    assert "fedgela: seed 0 failed: a simplex ETF of 4 classes" in out
+    assert "Traceback" not in out + err
+
+
+# -- in a process of its own -----------------------------------------------------------------------
+
+
+def test_a_terminal_shows_a_bar(config: Path, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    arguments = ["run", str(config), "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgela.cli", *arguments],
+        stdout=slave,
+        stderr=slave,
+        stdin=slave,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "140"},
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    assert "━" in text
+    assert "3/3" in text
+    assert "round 3/3" not in text
+
+
+def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
+    config = write_config(npz, tmp_path / "long.toml", rounds=100_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgela.cli", "run", str(config), "--out", str(tmp_path / "out")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not (tmp_path / "out/metrics.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "fedgela resume" in err

@@ -1,0 +1,90 @@
+"""Files are whole or absent, and tensors come back as they were or not at all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedgela import files
+from fedgela.files import read_tensors, write_atomically, write_json, write_tensors
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+
+    def power_cut(handle: int) -> None:
+        raise OSError("no power")
+
+    monkeypatch.setattr(files.os, "fsync", power_cut)
+    with pytest.raises(OSError, match="no power"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_the_content_is_synced_before_the_name_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "a.txt", []
+    sync = files.os.fsync
+
+    def watch(handle: int) -> None:
+        seen.append(path.exists())
+        sync(handle)
+
+    monkeypatch.setattr(files.os, "fsync", watch)
+    write_atomically(path, b"x")
+    assert seen == [False, True]  # the file before the rename, its folder after it
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_json_never_holds_a_number_that_json_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_and_note_come_back_to_the_bit(tmp_path: Path) -> None:
+    tensors = {
+        "w": torch.tensor([0.1, -0.0, float("inf"), float("nan")]),
+        "n": torch.arange(3),
+        "flag": torch.tensor([True, False]),
+        "turned": torch.arange(6.0).view(2, 3).T,  # not contiguous
+        "scalar": torch.tensor(2.5, dtype=torch.float64),
+    }
+    name = write_tensors(tmp_path, "m", tensors, note='{"ü": 1}')
+    back, note = read_tensors(tmp_path / name)
+    assert note == '{"ü": 1}'
+    assert back.keys() == tensors.keys()
+    for key, value in tensors.items():
+        assert back[key].dtype == value.dtype
+        assert torch.equal(back[key].nan_to_num(7), value.nan_to_num(7))
+
+
+def test_equal_content_has_an_equal_name(tmp_path: Path) -> None:
+    one = write_tensors(tmp_path, "m", {"w": torch.zeros(2)})
+    assert write_tensors(tmp_path, "m", {"w": torch.zeros(2)}) == one
+    assert write_tensors(tmp_path, "m", {"w": torch.ones(2)}) != one
+
+
+@pytest.mark.parametrize("place", ["start", "middle", "end"])
+def test_a_flipped_bit_is_noticed(tmp_path: Path, place: str) -> None:
+    path = tmp_path / write_tensors(tmp_path, "m", {"w": torch.zeros(100)})
+    content = bytearray(path.read_bytes())
+    content[{"start": 0, "middle": len(content) // 2, "end": -1}[place]] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path.name} is truncated or altered"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 50, -1])
+def test_a_truncated_file_is_noticed(tmp_path: Path, length: int) -> None:
+    path = tmp_path / write_tensors(tmp_path, "m", {"w": torch.zeros(100)})
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match="truncated or altered"):
+        read_tensors(path)
+
+
+def test_a_file_by_another_name_is_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / write_tensors(tmp_path, "m", {"w": torch.zeros(1)})
+    other = path.rename(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="checksum"):
+        read_tensors(other)

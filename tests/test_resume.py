@@ -1,0 +1,403 @@
+"""A run that was interrupted, by whatever and as often as you like, ends as if it had never been."""
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+
+from fedgela import runs
+from fedgela.algorithms import ALGORITHMS
+from fedgela.files import read_tensors
+from fedgela.server import Server
+from helpers import Notes, UserError, listing, outcome_of, tiny, tiny_npz, tiny_table
+
+
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_npz(tmp_path_factory.mktemp("data"))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(patch: pytest.MonkeyPatch, round: int) -> None:
+    """Let `round` rounds pass; the next step, or else the end, raises."""
+    step = Server.step
+
+    def stepping(server: Server, progress: Any) -> Any:
+        if progress.round == round:
+            raise Interrupted
+        return step(server, progress)
+
+    def finishing(server: Server, progress: Any) -> Any:
+        raise Interrupted
+
+    patch.setattr(Server, "step", stepping)
+    patch.setattr(Server, "finish", finishing)
+
+
+def run_until(experiment: Any, folder: Path, round: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(patch, round)
+        with pytest.raises(Interrupted):
+            runs.run(experiment, folder)
+
+
+# -- killed processes ------------------------------------------------------------------------------
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedgela.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        if process.poll() is not None:
+            assert process.stderr is not None
+            pytest.fail(f"the run ended before it could be killed: {process.stderr.read()}")
+        assert time.monotonic() < end, "the run does not get anywhere"
+        time.sleep(0.0002)
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def kill_after(seconds: float) -> Callable[[Path, subprocess.Popen[str]], None]:
+    """Some time after the process has written its first round."""
+
+    def when(out: Path, process: subprocess.Popen[str]) -> None:
+        before = size(out / "metrics.jsonl")
+        wait_for(lambda: size(out / "metrics.jsonl") > before, process)
+        time.sleep(seconds)
+
+    return when
+
+
+def kill_while_writing(folder: str) -> Callable[[Path, subprocess.Popen[str]], None]:
+    """While a file of this folder is being written: it stands there under its temporary name."""
+
+    def when(out: Path, process: subprocess.Popen[str]) -> None:
+        place = out / folder
+
+        def writing() -> bool:
+            try:
+                return any(entry.name.endswith(".writing") for entry in os.scandir(place))
+            except FileNotFoundError:
+                return False
+
+        leftovers = list(place.glob("*.writing")) if place.exists() else []
+        for leftover in leftovers:  # a former kill's, which resume would remove first
+            leftover.unlink()
+        wait_for(writing, process)
+
+    return when
+
+
+RNG = random.Random(20231210)
+MODEL = {"name": "fedgela", "E_W": 25.0}
+KILLED = {
+    "fedavg with server momentum": (
+        {"algorithm": "fedavg", "server_momentum": 0.9, "server_lr": 0.5},
+        [kill_after(RNG.uniform(0, 0.3)), kill_while_writing("checkpoints")],
+    ),
+    "fedgela with partial participation": (
+        {"algorithm": MODEL, "sample": 2, "eval_every": 2},
+        [kill_while_writing("clients"), kill_after(RNG.uniform(0, 0.3)), kill_while_writing("checkpoints")],
+    ),
+    "local": (
+        {"algorithm": "local", "sample": 3, "checkpoint_every": 3},
+        [kill_after(RNG.uniform(0, 0.3)), kill_while_writing("checkpoints")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_a_killed_process_ends_as_if_it_had_never_been_killed(npz: Path, tmp_path: Path, case: str) -> None:
+    changes, kills = KILLED[case]
+    table = tiny_table(npz, rounds=60, **changes)
+    runs.run(tiny(npz, rounds=60, **changes), tmp_path / "whole")
+
+    config, out = tmp_path / "config.toml", tmp_path / "killed"
+    config.write_text(tomli_w.dumps(table))
+    for i, when in enumerate(kills):
+        process = start("run", str(config), "--out", str(out)) if i == 0 else start("resume", str(out))
+        if i == 0:  # while we are here: a living process has its folder for itself
+            wait_for((out / "config.toml").exists, process)
+            with pytest.raises(UserError, match="another process is working in this folder"):
+                runs.resume(out)
+        when(out, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    assert not (out / "result.json").exists()
+    runs.resume(out)
+    assert outcome_of(out) == outcome_of(tmp_path / "whole")
+    assert list(out.rglob("*.writing")) == []
+
+
+# -- interrupted between rounds --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
+    npz: Path, tmp_path: Path, name: str
+) -> None:
+    # every second round has a checkpoint, so that half of the interruptions lose a round
+    changes = {"algorithm": name, "sample": 2, "server_momentum": 0.5, "checkpoint_every": 2, "rounds": 4}
+    experiment = tiny(npz, **changes)
+    runs.run(experiment, tmp_path / "whole")
+    for round in range(5):
+        folder = tmp_path / str(round)
+        run_until(experiment, folder, round)
+        listener = Notes()
+        runs.resume(folder, listener)
+        assert listener.began_at == round - round % 2
+        assert listener.notes == []
+        assert outcome_of(folder) == outcome_of(tmp_path / "whole")
+
+
+def test_a_run_interrupted_in_every_round_still_ends_the_same(npz: Path, tmp_path: Path) -> None:
+    experiment = tiny(npz, sample=2, rounds=4)
+    runs.run(experiment, tmp_path / "whole")
+    run_until(experiment, tmp_path / "cut", 0)
+    for round in range(1, 5):
+        with pytest.MonkeyPatch.context() as patch:
+            interrupt_at(patch, round)
+            with pytest.raises(Interrupted):
+                runs.resume(tmp_path / "cut")
+    runs.resume(tmp_path / "cut")
+    assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
+
+
+def test_models_of_an_interrupted_end_are_replaced(npz: Path, tmp_path: Path) -> None:
+    experiment = tiny(npz)
+    runs.run(experiment, tmp_path / "whole")
+    run_until(experiment, tmp_path / "cut", 3)
+    (tmp_path / "cut/models/global-best.0123456789abcdef.safetensors").write_text("of a killed process")
+    runs.resume(tmp_path / "cut")
+    assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
+
+
+def test_a_kill_between_the_last_checkpoint_and_its_sweep_leaves_nothing_behind(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = runs.RunFolder._sweep
+
+    def killed_at_last(folder: runs.RunFolder) -> None:
+        if folder._checkpoint_paths()[0].name.startswith("round-000004"):
+            raise Interrupted
+        sweep(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.RunFolder, "_sweep", killed_at_last)
+        with pytest.raises(Interrupted):
+            runs.run(tiny(npz, rounds=4), tmp_path)
+    runs.resume(tmp_path)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+# -- damaged files ---------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def checkpoint(folder: Path, which: int) -> Path:
+    return sorted((folder / "checkpoints").glob("*.safetensors"))[which]
+
+
+def client_of_newest_alone(folder: Path) -> Path:
+    """A client's model that only the newest checkpoint refers to."""
+    older, newer = (
+        set(json.loads(read_tensors(checkpoint(folder, i))[1])["clients"].values()) for i in (0, 1)
+    )
+    return folder / "clients" / sorted(newer - older)[0]
+
+
+def client_of_both(folder: Path) -> Path:
+    older, newer = (
+        set(json.loads(read_tensors(checkpoint(folder, i))[1])["clients"].values()) for i in (0, 1)
+    )
+    return folder / "clients" / sorted(newer & older)[0]
+
+
+@pytest.fixture(scope="module")
+def whole(npz: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    runs.run(damaged_experiment(npz), folder)
+    return outcome_of(folder)
+
+
+def damaged_experiment(npz: Path) -> Any:
+    return tiny(npz, sample=2, rounds=6, seed=1)
+
+
+@pytest.fixture
+def cut(npz: Path, tmp_path: Path) -> Path:
+    """A run that was interrupted after round 4: checkpoints of rounds 3 and 4."""
+    run_until(damaged_experiment(npz), tmp_path / "run", 4)
+    return tmp_path / "run"
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "checkpoint truncated": lambda folder: truncate(checkpoint(folder, 1)),
+    "checkpoint emptied": lambda folder: checkpoint(folder, 1).write_bytes(b""),
+    "byte flipped": lambda folder: flip(checkpoint(folder, 1)),
+    "client deleted": lambda folder: client_of_newest_alone(folder).unlink(),
+    "client truncated": lambda folder: truncate(client_of_newest_alone(folder)),
+    "metrics truncated": lambda folder: truncate(folder / "metrics.jsonl"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    cut: Path, whole: dict[str, Any], damage: str
+) -> None:
+    newest = checkpoint(cut, 1).name
+    DAMAGE[damage](cut)
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert listener.began_at == 3
+    assert len(listener.notes) == 1
+    assert newest in listener.notes[0]
+    assert outcome_of(cut) == whole
+
+
+BOTH: dict[str, Callable[[Path], object]] = {
+    "both truncated": lambda folder: [truncate(checkpoint(folder, i)) for i in (0, 1)],
+    "shared client flipped": lambda folder: flip(client_of_both(folder)),
+    "metrics deleted": lambda folder: (folder / "metrics.jsonl").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", BOTH)
+def test_without_a_sound_checkpoint_a_run_starts_again(cut: Path, whole: dict[str, Any], damage: str) -> None:
+    names = [checkpoint(cut, i).name for i in (0, 1)]
+    BOTH[damage](cut)
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert listener.began_at == 0
+    for name in names:
+        assert any(name in note for note in listener.notes)
+    assert outcome_of(cut) == whole
+
+
+def test_a_run_that_starts_again_says_so(cut: Path) -> None:
+    BOTH["both truncated"](cut)
+    listener = Notes()
+    runs.resume(cut, listener)
+    # "trying the one before it" is not true of the oldest
+    assert any("again" in note or "round 0" in note for note in listener.notes)
+
+
+def test_a_flipped_byte_in_the_metrics_is_noticed(cut: Path, whole: dict[str, Any]) -> None:
+    flip(cut / "metrics.jsonl")
+    runs.resume(cut)
+    assert outcome_of(cut) == whole
+
+
+def test_metrics_longer_than_the_checkpoint_are_cut(cut: Path, whole: dict[str, Any]) -> None:
+    # a kill after a round's line, before its checkpoint; and half a line
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "GA": 99.0}\n{"round": 6, "G')
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert listener.notes == []
+    assert outcome_of(cut) == whole
+
+
+def test_half_written_files_are_removed(cut: Path, whole: dict[str, Any]) -> None:
+    for folder in ("checkpoints", "clients", "models"):
+        (cut / folder / "round-000009.0123456789abcdef.safetensors.writing").write_text("half")
+    runs.resume(cut)
+    assert list(cut.rglob("*.writing")) == []
+    assert outcome_of(cut) == whole
+
+
+# -- nothing is unpickled --------------------------------------------------------------------------
+
+
+def test_nothing_is_ever_unpickled(cut: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(pickle, "load", refuse)
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(pickle, "Unpickler", refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    runs.resume(cut)
+    assert outcome_of(cut) == whole
+
+
+class Exploit:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def test_a_pickle_in_a_checkpoints_place_is_refused_unread(
+    cut: Path, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    content = pickle.dumps(Exploit(tmp_path / "hacked"))
+    checksum = hashlib.sha256(content).hexdigest()[:16]
+    (cut / "checkpoints" / f"round-000005.{checksum}.safetensors").write_bytes(content)
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert f"round-000005.{checksum}" in listener.notes[0]
+    assert not (tmp_path / "hacked").exists()
+    assert outcome_of(cut) == whole
+
+
+# -- folders that cannot be resumed ----------------------------------------------------------------
+
+
+def test_a_folder_without_a_run_is_refused_and_untouched(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"there is no run in this folder \(no config.toml\)"):
+            runs.resume(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_gives_its_result_again_and_stays_as_it_is(npz: Path, tmp_path: Path) -> None:
+    result = runs.run(tiny(npz), tmp_path)
+    before = listing(tmp_path)
+    listener = Notes()
+    assert runs.resume(tmp_path, listener) == result
+    assert listener.notes == ["this run is finished"]
+    assert listing(tmp_path) == before
+
+
+def test_a_damaged_config_or_result_is_named(npz: Path, tmp_path: Path) -> None:
+    runs.run(tiny(npz), tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"result.json: cannot be read"):
+        runs.resume(tmp_path)
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "config.toml").write_text("rounds = ")
+    with pytest.raises(UserError, match=r"config.toml: not valid TOML"):
+        runs.resume(tmp_path)
