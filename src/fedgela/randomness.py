@@ -8,6 +8,7 @@ import hashlib
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def seed_of(*address: int | str) -> int:
@@ -23,3 +24,30 @@ def generator(*address: int | str) -> torch.Generator:
 
 def numpy_generator(*address: int | str) -> np.random.Generator:
     return np.random.default_rng(seed_of(*address))
+
+
+def uniform(draw: Tensor, stream: int, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [0, 1), float32 of this shape, from a counter-based hash of the draw's number.
+
+    For draws inside a training step: tensor operations only, the same on CPU and GPU, and `draw` (an
+    int64 scalar) may change between the replays of a captured step. `stream` tells apart the draws of
+    one step.
+    """
+    count = torch.Size(shape).numel()
+    counter = torch.arange(count, device=draw.device)
+    bits = _mix(_mix(draw + _signed(stream * _GOLDEN % 2**64)) ^ (counter * _signed(_GOLDEN)))
+    return ((bits >> 40) & 0xFFFFFF).float().mul_(2.0**-24).view(shape)  # 24 bits fill a float32
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 64) if constant >> 63 else constant
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mix(x: Tensor) -> Tensor:
+    """splitmix64's finaliser. int64 products wrap; >> is arithmetic, so the copies of the sign go."""
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)

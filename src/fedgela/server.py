@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg, Phase, ServerState, Update
+from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update
 from fedgela.config import Experiment
 from fedgela.data import Federation, build_federation, load_dataset
 from fedgela.errors import UserError
@@ -155,19 +155,23 @@ class Server:
         N, C = self.federation.train_counts.shape
         model = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         return Progress(
-            server=ServerState(model, self._statistics()),
+            server=ServerState(model, self._initial_extra()),
             visited=torch.zeros(N, dtype=torch.int64),
             right=torch.zeros(N, C, dtype=torch.int64),
             right_on_union=torch.zeros(N, C, dtype=torch.int64),
             scored=torch.zeros(N, dtype=torch.int64),
         )
 
-    def _statistics(self) -> State:
-        """What a method declares to share before training: the mean over clients, weighted by p_k."""
+    def _initial_extra(self) -> State:
+        """The method's own, and the mean over clients, weighted by p_k, of what it declares to share."""
+        C, d = self.federation.data.classes, _set(self.experiment.projection)
+        own = self.algorithm.initial_extra(d, C, self.experiment.seed)
         counts = self.trainees.train_counts
         stacked = self.algorithm.statistics(counts)
         p = counts.sum(dim=1).double() / counts.sum()
-        return {name: p @ value for name, value in stacked.items()}
+        means = {name: p @ value for name, value in stacked.items()}
+        device = torch.device(self.experiment.device)
+        return {name: value.to(device) for name, value in (own | means).items()}
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class Server:
             "batches",
             progress.round,
         )
-        jobs = [self._job(progress.server, client) for client in selected]
+        jobs = [self._job(progress, client) for client in selected]
         C = self.federation.data.classes
         loss_sum, loss_count = torch.zeros(2, C, dtype=torch.float64)
         updates: list[Update] = []
@@ -218,25 +222,41 @@ class Server:
         chosen = able[draw[: _set(self.experiment.sample)]]
         return sorted(chosen.tolist())
 
-    def _job(self, server: ServerState, client: int) -> Job:
-        last = self.store.get(client) if self.algorithm.keeps_model else None
-        vectors = self.algorithm.client_vectors(self.trainees.train_counts[client], server.extra)
-        return Job(client, self.algorithm.start(server.model, last), vectors)
+    def _job(self, progress: Progress, client: int) -> Job:
+        algorithm, server = self.algorithm, progress.server
+        last = self.store.get(client) if algorithm.keeps_model else None
+        return Job(
+            client,
+            algorithm.start(server.model, last),
+            algorithm.client_vectors(self.trainees.train_counts[client], server.extra),
+            server.extra | algorithm.references(server.model, last),
+        )
+
+    def _moment(self, progress: Progress) -> Moment:
+        return Moment(self.experiment.seed, progress.round)
 
     def _update(self, outcome: Outcome) -> Update:
+        algorithm, k = self.algorithm, outcome.client
+        samples = self.trainees.train[k]
+
+        def features() -> tuple[Tensor, Tensor]:
+            z = self.engine.features(outcome.model, samples, self.trainees)
+            return z, self.trainees.data.y_train[samples.to(z.device)]
+
         travelling = {
             name: value
             for name, value in outcome.model.items()
-            if self.algorithm.travels(name) and value.is_floating_point()
+            if algorithm.travels(name) and value.is_floating_point()
         }
-        return Update(outcome.client, int(self.trainees.train.sizes[outcome.client]), travelling)
+        extra = algorithm.sends(self.trainees.train_counts[k], features)
+        return Update(k, len(samples), travelling, extra)
 
     def _visit(self, progress: Progress, job: Job, outcome: Outcome) -> None:
         """Score a local model on the client's own test set, before aggregation, and keep it."""
         k = job.client
         progress.visited[k] = progress.round
         samples = self.federation.test[k]
-        question = Question(outcome.model, job.vectors, samples)
+        question = Question(outcome.model, samples, job.vectors | progress.server.extra)
         predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
         progress.right[k] = self._right(predicted, samples)
         if self.algorithm.keeps_model:
@@ -244,7 +264,7 @@ class Server:
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
-        after = self.algorithm.aggregate(before, updates)
+        after = self.algorithm.aggregate(before, updates, self._moment(progress))
         if e.server_lr != 1.0 or e.server_momentum > 0:
             # FedAvgM: the averaged change is a gradient for the server; running statistics only average
             parameters = {name for name, _ in self.net.named_parameters()}
@@ -264,7 +284,7 @@ class Server:
         return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
 
     def _global_answers(self, model: State) -> Tensor:
-        question = Question(model, {}, self.union)
+        question = Question(model, self.union)
         return self.engine.answer(
             lambda net, x, _: self.algorithm.predict_global(net, x), question, self.federation
         )
@@ -313,8 +333,9 @@ class Server:
             return
         # all newcomers at once: one row of client vectors a sample
         owner = self.federation.test.owner[samples]
-        vectors = self.algorithm.client_vectors(self.federation.train_counts[owner], progress.server.extra)
-        question = Question(progress.server.model, vectors, samples)
+        extra = progress.server.extra
+        rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
+        question = Question(progress.server.model, samples, extra, rows)
         predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
         answers = torch.full_like(self.test_labels, -1)
         answers[samples] = predicted
@@ -329,8 +350,9 @@ class Server:
         for k in (progress.scored != progress.visited).nonzero().flatten().tolist():
             model = self.store.get(k)
             assert model is not None, "a method whose GA is of local models keeps them"
-            vectors = self.algorithm.client_vectors(self.federation.train_counts[k], progress.server.extra)
-            question = Question(model, vectors, self.union)
+            extra = progress.server.extra
+            vectors = self.algorithm.client_vectors(self.federation.train_counts[k], extra)
+            question = Question(model, self.union, vectors | extra)
             predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
             progress.right_on_union[k] = self._right(predicted, self.union)
             progress.scored[k] = progress.visited[k]
@@ -375,7 +397,7 @@ class Server:
         right = torch.zeros_like(self.federation.test_counts)
         for outcome in self.engine.train(plan, jobs, self.federation):
             samples = self.federation.test[outcome.client]
-            question = Question(outcome.model, {}, samples)
+            question = Question(outcome.model, samples)
             predicted = self.engine.answer(plain.predict_personal, question, self.federation)
             right[outcome.client] = self._right(predicted, samples)
         return right

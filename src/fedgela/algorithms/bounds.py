@@ -1,10 +1,9 @@
 """The two bounds that every federated result is read against: no communication, and no federation."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedgela.algorithms.fedavg import FedAvg, ServerState, Update
+from fedgela.algorithms.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,6 @@ class Local(FedAvg):
 
     def travels(self, entry: str) -> bool:
         return False
-
-    def aggregate(self, server: ServerState, updates: Sequence[Update]) -> ServerState:
-        return server
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Each sampled client minimises the mean cross-entropy over its samples, starting 
 the server averages: w <- sum_k p_k w_k with p_k = n_k / sum_j n_j.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -42,6 +42,15 @@ class Update:
     client: int
     samples: int  # n_k
     model: State  # only the entries that travel
+    extra: State = field(default_factory=dict)  # what the method sends beside them
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run stands: the address of its draws."""
+
+    seed: int
+    round: int  # from 1
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,9 @@ class FedAvg:
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ()
     # Whether a client keeps its last local model: as its personal model, or for its next visit.
     keeps_model: ClassVar[bool] = False
+    # The hyper-parameters that are worth a search, with the authors' values, the default first; a key
+    # of several names holds values that go together.
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {}
     # Whether all data is trained on in one place (the Centralised bound).
     pooled: ClassVar[bool] = False
 
@@ -86,6 +98,13 @@ class FedAvg:
         """What a client sends once, before training (see `shares`); the server averages it by p_k."""
         return {}
 
+    def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
+        """What a client sends after local training beside its model.
+
+        `features()` gives z [n, d] and y [n] of its training samples, by its local model.
+        """
+        return {}
+
     # -- local training ----------------------------------------------------------------------------
 
     def client_vectors(self, counts: Tensor, server: State) -> State:
@@ -102,17 +121,30 @@ class FedAvg:
             return server
         return {name: value if self.travels(name) else last[name] for name, value in server.items()}
 
+    def references(self, server: State, last: State | None) -> State:
+        """Models that the loss compares with, fixed during local training, from the server's model and
+        the client's own last one (None before its first visit)."""
+        return {}
+
+    def initial_extra(self, d: int, C: int, seed: int) -> State:
+        """What the server holds beside the model before the first round."""
+        return {}
+
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         return (Phase(epochs),)
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
         """The loss of every sample, [B]; its mean is minimised. Tensor code only: no .item(), no
-        branch on data, so that the same function runs eagerly, in a CUDA graph and in a Flower client."""
+        branch on data, so that the same function runs eagerly, in a CUDA graph and in a Flower client.
+
+        `client` holds the client vectors, the server's extra state, the references, and `draw`, the
+        number of this step's draws (see randomness.uniform).
+        """
         return F.cross_entropy(net(x), y, reduction="none")
 
     # -- the server --------------------------------------------------------------------------------
 
-    def aggregate(self, server: ServerState, updates: Sequence[Update]) -> ServerState:
+    def aggregate(self, server: ServerState, updates: Sequence[Update], moment: Moment) -> ServerState:
         """The next server state, from the updates in the order of their clients."""
         return ServerState({**server.model, **average(updates)}, server.extra)
 
@@ -124,7 +156,8 @@ class FedAvg:
         return logits
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
-        """A personal model's logits, [B, C]."""
+        """A personal model's logits, [B, C]; `client` holds the client vectors, of one client or one
+        row a sample, and the server's extra state."""
         return self.predict_global(net, x)
 
     def classifier(self, model: State, client: State) -> Tensor:
@@ -135,7 +168,7 @@ class FedAvg:
 def average(updates: Sequence[Update]) -> State:
     """sum_k p_k w_k over the float entries, BatchNorm's running statistics included."""
     total = sum(update.samples for update in updates)
-    mean: State = {}
+    mean: State = {}  # empty where nothing travels
     for name, first in updates[0].model.items():
         if first.is_floating_point():
             mean[name] = torch.zeros_like(first)

@@ -79,6 +79,11 @@ class FedGELA(FedAvg):
     PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
     keeps_model: ClassVar[bool] = True
 
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {
+        "E_W": (10.0, 1.0, 100.0),
+        "phi": ("power:1", "power:0.5"),
+    }
+
     etf: bool = True
     adapt: bool = True
     E_W: Annotated[float, Gt(0)] | None = None
@@ -134,7 +139,10 @@ class FedGELA(FedAvg):
         present = counts > 0
         if not self.adapt:
             return {"phi": torch.ones_like(counts, dtype=torch.float32), "present": present}
-        lengths = phi(counts, self.phi, self.phi_floor, server.get("phi_normaliser"))
+        normaliser = server.get("phi_normaliser")
+        if normaliser is not None:
+            normaliser = normaliser.to(counts.device)
+        lengths = phi(counts, self.phi, self.phi_floor, normaliser)
         return {"phi": lengths, "present": present}
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:

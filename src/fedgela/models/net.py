@@ -1,6 +1,8 @@
 """The net that every method trains: a backbone, one linear projection to d features, a head."""
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
 
@@ -28,8 +30,21 @@ class Net(nn.Module):
         z: Tensor = self.projection(self.backbone(x))
         return z
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits, [B, C]."""
+    @torch.no_grad()
+    def features_of(self, state: State, x: Tensor) -> Tensor:
+        """z, [B, d], by another model of this shape, in evaluation mode: a teacher's."""
+        was_training = self.training
+        self.eval()
+        try:
+            z: Tensor = functional_call(self, state, (x,), {"only_features": True})
+        finally:
+            self.train(was_training)
+        return z
+
+    def forward(self, x: Tensor, only_features: bool = False) -> Tensor:
+        """Logits, [B, C], or z."""
+        if only_features:
+            return self.features(x)
         logits: Tensor = self.head(self.features(x))
         return logits
 

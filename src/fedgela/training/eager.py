@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedgela.data import Federation
 from fedgela.models import Net, State
-from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw
 from fedgela.training.optimiser import Optimiser
 
 
@@ -30,7 +30,8 @@ class EagerEngine:
         data, net = federation.data, self.net
         self._load(job.start)
         net.train()
-        vectors = self._here(job.vectors)
+        client = self._here({**job.vectors, **job.references})
+        draw = client["draw"] = torch.tensor(first_draw(plan, job.client), device=self.device)
         loss_sum = torch.zeros(data.classes, device=self.device)
         loss_count = torch.zeros(data.classes, device=self.device)
         samples = federation.train[job.client]
@@ -46,7 +47,7 @@ class EagerEngine:
                 index = batches(plan, job.client, epoch, samples, self.batch_size).to(self.device)
                 for batch in index:
                     x, y = data.normalise(data.x_train[batch]), data.y_train[batch]
-                    loss = plan.loss(net, x, y, vectors)
+                    loss = plan.loss(net, x, y, client)
                     optimiser.zero_grad(set_to_none=True)
                     loss.mean().backward()  # type: ignore[no-untyped-call]
                     if self.optimiser.clip_norm > 0:
@@ -54,6 +55,7 @@ class EagerEngine:
                     optimiser.step()
                     loss_sum.index_add_(0, y, loss.detach())
                     loss_count.index_add_(0, y, torch.ones_like(loss))
+                    draw += 1
             epochs_before += phase.epochs
         model = {name: value.detach().clone() for name, value in net.state_dict().items()}
         return Outcome(job.client, model, loss_sum.cpu(), loss_count.cpu())
@@ -63,16 +65,23 @@ class EagerEngine:
         data = federation.data
         self._load(question.model)
         self.net.eval()
-        vectors = self._here(question.vectors)
-        one_row_a_sample = any(value.dim() == 2 for value in vectors.values())
+        vectors, rows = self._here(question.vectors), self._here(question.rows)
         samples = question.samples.to(self.device)
         predicted = torch.empty(len(samples), dtype=torch.int64, device=self.device)
         for start in range(0, len(samples), self.EVALUATION_BATCH):
             part = slice(start, start + self.EVALUATION_BATCH)
-            of_part = {k: v[part] for k, v in vectors.items()} if one_row_a_sample else vectors
+            of_part = vectors | {name: value[part] for name, value in rows.items()}
             x = data.normalise(data.x_test[samples[part]])
             predicted[part] = predict(self.net, x, of_part).argmax(dim=1)
         return predicted.cpu()
+
+    @torch.no_grad()
+    def features(self, model: State, samples: Tensor, federation: Federation) -> Tensor:
+        data = federation.data
+        self._load(model)
+        self.net.eval()
+        parts = torch.split(samples.to(self.device), self.EVALUATION_BATCH)
+        return torch.cat([self.net.features(data.normalise(data.x_train[part])) for part in parts])
 
     def _here(self, state: State) -> State:
         return {name: value.to(self.device) for name, value in state.items()}

@@ -1,7 +1,7 @@
 """What a server asks of an engine, whatever the engine does inside."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedgela.algorithms import Phase
 from fedgela.data import Federation
 from fedgela.models import Net, State
-from fedgela.randomness import generator
+from fedgela.randomness import generator, seed_of
 
 Loss = Callable[[Net, Tensor, Tensor, State], Tensor]  # (net, x, y, client) -> [B]
 Predict = Callable[[Net, Tensor, State], Tensor]  # (net, x, client) -> logits [B, C]
@@ -35,6 +35,7 @@ class Job:
     client: int
     start: State
     vectors: State
+    references: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ class Question:
     """Which classes does this model predict for these test samples?"""
 
     model: State
-    vectors: State  # of one client [C], or one row a sample [n, C]
     samples: Tensor  # indices into the test set
+    vectors: State = field(default_factory=dict)  # of one client
+    rows: State = field(default_factory=dict)  # the same for samples of many: one row a sample, [n, C]
 
 
 class Engine(Protocol):
@@ -62,6 +64,15 @@ class Engine(Protocol):
     def answer(self, predict: Predict, question: Question, federation: Federation) -> Tensor:
         """The predicted classes, [n], int64 on the CPU."""
         ...
+
+    def features(self, model: State, samples: Tensor, federation: Federation) -> Tensor:
+        """z, [n, d], of training samples."""
+        ...
+
+
+def first_draw(plan: Plan, client: int) -> int:
+    """The number of a client's first step's draws in this round; each step counts on by one."""
+    return seed_of(plan.seed, plan.purpose, plan.round, client, "draws")
 
 
 def batches(plan: Plan, client: int, epoch: int, samples: Tensor, batch_size: int) -> Tensor:

@@ -1,0 +1,173 @@
+"""FedGen: the server learns a generator of features by class, which regularises the clients.
+
+Zhu, Hong, Zhou, Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021.
+
+Server, `generator_steps` a round, G(eps, y) a feature for noise eps ~ U(0, 1) and label y:
+
+    min over G of   sum_k mean_i w_ki CE(h_k(G(eps_i, y_i)), y_i)  +  eta * diversity,
+    w_ki = n_{k,y_i} / sum_j n_{j,y_i},    diversity = exp(-mean_ij |eps_i - eps_j|^2 |G_i - G_j|_1)
+
+with h_k the head that client k has just sent, and both distances means over coordinates. Client:
+
+    CE(f(x), y) + (B_g / B) alpha CE(h(G(eps, y~)), y~) + beta KL(softmax h(G(eps, y)) || softmax f(x))
+
+with y~ uniform over all classes and no gradient through the KL's target. As in the authors' code both terms
+start in the second round (the generator is untrained before), alpha = beta = 10 shrink by 0.98 a round
+down to 1e-4, and G is Linear-BatchNorm-ReLU-Linear, trained by Adam. The server needs label counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update
+from fedgela.models import Net, State
+from fedgela.randomness import generator, seed_of, uniform
+
+FLOOR = 1e-4  # below which alpha and beta do not shrink
+
+
+class Generator(nn.Module):
+    """G: noise [B, noise] and labels [B] to features [B, d]."""
+
+    def __init__(self, noise: int, hidden: int, d: int, C: int) -> None:
+        super().__init__()
+        self.C = C
+        self.layers = nn.Sequential(
+            nn.Linear(noise + C, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, d)
+        )
+
+    def forward(self, eps: Tensor, y: Tensor) -> Tensor:
+        z: Tensor = self.layers(torch.cat([eps, F.one_hot(y, self.C).to(eps)], dim=1))
+        return z
+
+
+@dataclass(frozen=True)
+class FedGen(FedAvg):
+    name: ClassVar[str] = "fedgen"
+    title: ClassVar[str] = "FedGen"
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"alpha,beta": ((10.0, 10.0), (1.0, 1.0), (0.1, 0.1))}
+
+    alpha: Annotated[float, Ge(0)] = 10.0
+    beta: Annotated[float, Ge(0)] = 10.0
+    decay: Annotated[float, Gt(0)] = 0.98
+    eta: Annotated[float, Ge(0)] = 1.0
+    generated: Annotated[int, Gt(1)] = 32  # B_g, and the generator's own batch
+    noise: Annotated[int, Gt(0)] = 32
+    hidden: Annotated[int, Gt(0)] = 256
+    generator_steps: Annotated[int, Ge(0)] = 50
+    generator_lr: Annotated[float, Gt(0)] = 3e-4
+    generator_weight_decay: Annotated[float, Ge(0)] = 1e-2
+
+    def shares(self) -> str | None:
+        return "each client's label counts, by which the generator's teachers are weighted"
+
+    def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
+        return {"counts": counts}
+
+    def _generator(self, d: int, C: int) -> Generator:
+        return Generator(self.noise, self.hidden, d, C)
+
+    def initial_extra(self, d: int, C: int, seed: int) -> State:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(seed, "init", "generator"))
+            G = self._generator(d, C)
+        return {
+            **{f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()},
+            "strength": torch.zeros(2),  # alpha and beta of the coming round: none in the first
+        }
+
+    # -- the client --------------------------------------------------------------------------------
+
+    def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
+        logits = net(x)
+        C, B = logits.shape[1], len(y)
+        alpha, beta = client["strength"].unbind()
+        draw = client["draw"]
+        y_any = (uniform(draw, 0, (self.generated,)) * C).long()
+        eps_any = uniform(draw, 1, (self.generated, self.noise))
+        eps = uniform(draw, 2, (B, self.noise))
+        d = client["G/layers.3.bias"].shape[0]
+        # one pass for both batches, in evaluation mode: a client only listens to G
+        z = self._generate(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), d, C)
+        z_any, z_y = z[: self.generated], z[self.generated :]
+        told = F.cross_entropy(net.head(z_any), y_any)
+        target = net.head(z_y).detach().softmax(dim=1)
+        listening = F.kl_div(logits.log_softmax(dim=1), target, reduction="none").sum(dim=1)  # [B]
+        ce = F.cross_entropy(logits, y, reduction="none")
+        return ce + self.generated / B * alpha * told + beta * listening
+
+    @torch.no_grad()
+    def _generate(self, state: State, eps: Tensor, y: Tensor, d: int, C: int) -> Tensor:
+        G = self._generator(d, C).to("meta").eval()  # its tensors all come from the state
+        weights = {k.removeprefix("G/"): v for k, v in state.items() if k.startswith("G/")}
+        z: Tensor = functional_call(G, weights, (eps, y))
+        return z
+
+    # -- the server --------------------------------------------------------------------------------
+
+    def aggregate(self, server: ServerState, updates: Sequence[Update], moment: Moment) -> ServerState:
+        after = super().aggregate(server, updates, moment)
+        strength = torch.tensor([self.alpha, self.beta]) * self.decay**moment.round
+        wanted = torch.tensor([self.alpha, self.beta]) > 0
+        strength = torch.where(wanted, strength.clamp(min=FLOOR), 0.0)
+        extra = self._train_generator(server.extra, updates, moment)
+        extra["strength"] = strength.to(server.extra["strength"])
+        return ServerState(after.model, extra)
+
+    def _train_generator(self, extra: State, updates: Sequence[Update], moment: Moment) -> State:
+        heads = [(update.model["head.weight"], update.model["head.bias"]) for update in updates]
+        C, d = heads[0][0].shape
+        device = heads[0][0].device
+        counts = torch.stack([update.extra["counts"] for update in updates]).float().to(device)
+        share = counts / counts.sum(dim=0).clamp(min=1)  # [K, C]: w_{k,y}
+        G = self._generator(d, C).to(device)
+        G.load_state_dict({k.removeprefix("G/"): v for k, v in extra.items() if k.startswith("G/")})
+        lr = self.generator_lr * self.decay ** (moment.round - 1)
+        adam = torch.optim.Adam(G.parameters(), lr, weight_decay=self.generator_weight_decay)
+        _restore(adam, extra)
+        draws = generator(moment.seed, "generator", moment.round)
+        for _ in range(self.generator_steps):
+            y = torch.randint(C, (self.generated,), generator=draws).to(device)
+            eps = torch.rand(self.generated, self.noise, generator=draws).to(device)
+            z = G(eps, y)
+            teaching = z.new_zeros(())
+            for k, (weight, bias) in enumerate(heads):
+                ce = F.cross_entropy(F.linear(z, weight, bias), y, reduction="none")
+                teaching = teaching + (share[k, y] * ce).mean()
+            adam.zero_grad()
+            (teaching + self.eta * diversity(eps, z)).backward()
+            adam.step()
+        state = {f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()}
+        return state | _saved(adam)
+
+
+def diversity(eps: Tensor, z: Tensor) -> Tensor:
+    """exp(-mean_ij |eps_i - eps_j|^2 |z_i - z_j|_1), distances as means: small where noise is heard."""
+    noise_distance = (eps[:, None] - eps[None]).square().mean(dim=2)
+    feature_distance = (z[:, None] - z[None]).abs().mean(dim=2)
+    return (-(noise_distance * feature_distance).mean()).exp()
+
+
+def _saved(adam: torch.optim.Optimizer) -> State:
+    """Adam's moments as named tensors, so that they last over rounds and checkpoints."""
+    return {
+        f"adam/{i}/{name}": value.detach().clone()
+        for i, moments in adam.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
+
+
+def _restore(adam: torch.optim.Optimizer, extra: State) -> None:
+    table = adam.state_dict()
+    for key, value in extra.items():
+        if key.startswith("adam/"):
+            _, i, name = key.split("/")
+            table["state"].setdefault(int(i), {})[name] = value.clone()
+    adam.load_state_dict(table)

@@ -1,0 +1,77 @@
+"""FedProto: clients share class means of features, never models.
+
+Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022.
+
+    CE + lambda * mean over d of (z - P_y)^2,      P_c the global prototype of class c
+
+A client sends its mean feature of each of its classes, after local training. The server averages them by
+class, P_c = sum_k n_kc z_kc / sum_k n_kc over the clients that sent one (`weighted`; the authors' code weighs
+them alike). A class without a prototype yet adds no term. lambda = 1 as in the paper's experiments; the
+authors' code takes 0.1 for CIFAR10. Prediction is by the client's own head, or by the nearest prototype.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update
+from fedgela.geometry import class_means
+from fedgela.models import Net, State
+
+
+@dataclass(frozen=True)
+class FedProto(FedAvg):
+    name: ClassVar[str] = "fedproto"
+    title: ClassVar[str] = "FedProto"
+    GA_of: ClassVar[Literal["global", "locals"]] = "locals"
+    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    keeps_model: ClassVar[bool] = True
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"lam": (1.0, 0.1)}
+
+    lam: Annotated[float, Ge(0)] = 1.0  # lambda
+    weighted: bool = True
+    prediction: Literal["head", "prototype"] = "head"
+
+    def travels(self, entry: str) -> bool:
+        return False
+
+    def shares(self) -> str | None:
+        counts = " and their counts" if self.weighted else ""
+        return f"each client's class means{counts}, which tell the classes that it has"
+
+    def initial_extra(self, d: int, C: int, seed: int) -> State:
+        return {"prototypes": torch.zeros(C, d), "known": torch.zeros(C, dtype=torch.bool)}
+
+    def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
+        z = net.features(x)
+        distance = (z - client["prototypes"][y]).square().mean(dim=1)
+        pull = torch.where(client["known"][y], distance, 0.0)
+        return F.cross_entropy(net.head(z), y, reduction="none") + self.lam * pull
+
+    def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
+        means = class_means(*features(), len(counts))
+        has = (counts > 0).to(means)
+        return {"means": means, "weights": counts.to(means) if self.weighted else has}
+
+    def aggregate(self, server: ServerState, updates: Sequence[Update], moment: Moment) -> ServerState:
+        weights = torch.stack([update.extra["weights"] for update in updates])  # [K, C]
+        means = torch.stack([update.extra["means"] for update in updates])  # [K, C, d]
+        total = weights.sum(dim=0)
+        mean = torch.einsum("kc,kcd->cd", weights, means) / total.clamp(min=1)[:, None]
+        sent = total > 0  # a class that nobody sent this round keeps its prototype
+        extra = {
+            "prototypes": torch.where(sent[:, None], mean, server.extra["prototypes"]),
+            "known": server.extra["known"] | sent,
+        }
+        return ServerState(server.model, extra)
+
+    def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
+        if self.prediction == "head":
+            return super().predict_personal(net, x, client)
+        distance = torch.cdist(net.features(x), client["prototypes"])
+        return (-distance).masked_fill(~client["known"], -torch.inf)
