@@ -168,7 +168,7 @@ def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
         listener = Notes()
         runs.resume(folder, listener)
         assert listener.began_at == round - round % 2
-        assert listener.notes == []
+        assert not any("checkpoint" in note for note in listener.notes)
         assert outcome_of(folder) == outcome_of(tmp_path / "whole")
 
 

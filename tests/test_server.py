@@ -77,17 +77,17 @@ def recorded(experiment: Any) -> tuple[Server, Recording]:
 
 def test_selection_is_addressed_by_the_round(npz: Path) -> None:
     server = serve(tiny(npz, sample=2, clients=8))
-    drawn = [server._select(round) for round in range(1, 41)]
+    drawn = [server.select(round) for round in range(1, 41)]
     assert all(len(set(clients)) == 2 and clients == sorted(clients) for clients in drawn)
     assert set().union(*drawn) == set(range(8))
-    assert server._select(7) == drawn[6]  # whatever was drawn before
+    assert server.select(7) == drawn[6]  # whatever was drawn before
     other = serve(tiny(npz, sample=2, clients=8, seed=1))
-    assert [other._select(round) for round in range(1, 41)] != drawn
+    assert [other.select(round) for round in range(1, 41)] != drawn
 
 
 def test_every_method_sees_the_same_clients_and_the_same_initial_body(npz: Path) -> None:
     servers = [serve(tiny(npz, sample=2, algorithm=name)) for name in ("fedavg", "fedgela", "local")]
-    assert len({tuple(server._select(3)) for server in servers}) == 1
+    assert len({tuple(server.select(3)) for server in servers}) == 1
     bodies = [server.begin().server.model for server in servers]
     for name in ("projection.weight", "backbone.layers.0.weight"):
         assert all(torch.equal(body[name], bodies[0][name]) for body in bodies)
@@ -98,7 +98,7 @@ def test_a_client_without_training_samples_is_never_selected(npz: Path) -> None:
     empty = set((federation.train_counts.sum(dim=1) == 0).nonzero().flatten().tolist())
     assert empty
     server = Server(experiment, federation)
-    assert set(server._select(1)) == set(range(20)) - empty
+    assert set(server.select(1)) == set(range(20)) - empty
 
 
 # -- GA and PA by family ---------------------------------------------------------------------------
@@ -321,8 +321,8 @@ def test_server_momentum_moves_parameters_by_hand_written_fedavgm(
     averages: list[State] = []
     aggregate = FedAvg.aggregate
 
-    def watched(self: FedAvg, state: Any, updates: Any) -> Any:
-        after = aggregate(self, state, updates)
+    def watched(self: FedAvg, state: Any, updates: Any, moment: Any) -> Any:
+        after = aggregate(self, state, updates, moment)
         averages.append(dict(after.model))
         return after
 
@@ -343,7 +343,7 @@ def test_server_momentum_moves_parameters_by_hand_written_fedavgm(
 
 def test_a_server_rate_of_one_without_momentum_is_plain_averaging(npz: Path) -> None:
     progress, _ = play(serve(tiny(npz, algorithm="fedavg")))
-    assert progress.momentum == {}
+    assert progress.server.private == {}
 
 
 @pytest.mark.parametrize("changes", [{}, {"server_momentum": 0.9, "server_lr": 0.3}, {"weight_decay": 5.0}])

@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
 import fedgela
 from fedgela.errors import UserError
+
+if TYPE_CHECKING:
+    from fedgela.config import Experiment
 
 app = typer.Typer(
     add_completion=False,
@@ -56,6 +59,18 @@ def _table(context: typer.Context) -> dict[str, Any]:
     for setting in given.get("set_", []):
         set_key(table, setting)
     return table
+
+
+def _methods(context: typer.Context) -> tuple[dict[str, "Experiment"], list[int]]:
+    """The experiments that a command on several methods asks for, and its seeds."""
+    from fedgela.compare import experiments_of
+
+    listed = context.params["algorithms"]
+    names = [name.strip() for name in listed.split(",")] if listed else []
+    where = str(context.params["config"] or "config")
+    experiments = experiments_of(_table(context), names, where)
+    seeds = _seeds(context.params.get("seeds"))
+    return experiments, seeds or [next(iter(experiments.values())).seed]
 
 
 def _seeds(text: str | None) -> list[int] | None:
@@ -148,10 +163,7 @@ def compare(
     from fedgela import compare as comparing
     from fedgela.progress import make_view
 
-    table = _table(context)
-    names = [name.strip() for name in algorithms.split(",")] if algorithms else []
-    experiments = comparing.experiments_of(table, names, str(config or "config"))
-    wanted = _seeds(seeds) or [next(iter(experiments.values())).seed]
+    experiments, wanted = _methods(context)
     console = Console()
     with make_view(console, len(experiments) * len(wanted)) as view:
         comparison = comparing.compare(experiments, wanted, out, view)
@@ -162,6 +174,80 @@ def compare(
     print(f"written to {out}")
     if any(row.errors for row in comparison.rows):
         raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    algorithms: Algorithms = None,
+    trials: Annotated[int, typer.Option(min=1, help="settings tried, the same for every method")] = 6,
+    validation: Annotated[
+        float, typer.Option(help="share of each client's training samples to choose by")
+    ] = 0.2,
+    by: Annotated[str, typer.Option(help="what is chosen by: GA, PA or both")] = "both",
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    sample: Sample = None,
+    rounds: Rounds = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    seeds: Seeds = None,
+    device: Device = None,
+    set_: Set = None,
+) -> None:
+    """Search each method's own grid on validation data, and write the chosen values as a config."""
+    from fedgela import tune as tuning
+    from fedgela.progress import make_view
+
+    if by not in ("GA", "PA", "both"):
+        raise UserError(f"--by: GA, PA or both, not {by!r}")
+    if not 0 < validation < 1:
+        raise UserError(f"--validation: a share above 0 and below 1, not {validation:g}")
+    if trials > len(tuning.LR_FACTORS):
+        raise UserError(f"--trials: at most {len(tuning.LR_FACTORS)}, the learning rates FedAvg can try")
+    experiments, wanted = _methods(context)
+    total = len(experiments) * len(wanted) * trials
+    with make_view(Console(), total) as view:
+        best = tuning.tune(experiments, wanted, trials, validation, cast(tuning.Metric, by), out, view)
+    for name, trial in best.items():
+        settings = "  ".join(f"{key}={value}" for key, value in trial.settings.items())
+        score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
+        print(f"{name:12s} {score}  {settings}")
+    print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")
+
+
+@app.command()
+def burden(
+    context: typer.Context,
+    config: Config = None,
+    algorithms: Algorithms = "all",
+    repetitions: Annotated[int, typer.Option(min=1)] = 5,
+    out: Annotated[Path | None, typer.Option("--out", help="a JSON file to write")] = None,
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    sample: Sample = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    device: Device = None,
+    set_: Set = None,
+) -> None:
+    """Measure what each method costs a client: time, and parameters held, kept and sent."""
+    from fedgela import burden as measuring
+    from fedgela.files import write_json
+
+    burdens = measuring.measure(_methods(context)[0], repetitions)
+    print("\n".join(measuring.lines(burdens)))
+    if out is not None:
+        write_json(out, [vars(b) for b in burdens])
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:

@@ -154,7 +154,12 @@ class Experiment(BaseModel):
         return parse_experiment({**self.model_dump(), **changes})
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(_without_none(self.model_dump()))
+        return tomli_w.dumps(plain_table(self))
+
+
+def plain_table(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as a table of plain values, as TOML holds it."""
+    return _without_none(experiment.model_dump())
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:

@@ -144,8 +144,8 @@ class RunFolder:
         with metrics.open("rb+") as file:
             os.fsync(file.fileno())
         store.save(progress.round)
-        groups = {"model": progress.server.model, "extra": progress.server.extra}
-        groups["momentum"] = progress.momentum
+        server = progress.server
+        groups = {"model": server.model, "extra": server.extra, "private": server.private}
         groups["best"] = {
             name: value
             for name, value in progress.best_model.items()
@@ -224,8 +224,7 @@ class RunFolder:
             groups.setdefault(group, {})[name] = value if group == "tally" else value.to(device)
         model = groups["model"]
         progress = Progress(
-            server=ServerState(model, groups.get("extra", {})),
-            momentum=groups.get("momentum", {}),
+            server=ServerState(model, groups.get("extra", {}), groups.get("private", {})),
             round=note["round"],
             best_round=note["best_round"],
             best_GA=note["best_GA"],

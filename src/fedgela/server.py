@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -54,7 +54,6 @@ class Progress:
     right: Tensor  # [N, C], int64: own test samples that the client's last local model got right
     right_on_union: Tensor  # [N, C]: the same on the union of the test sets, where GA is of local models
     scored: Tensor  # [N], int64: the visit that `right_on_union` is of
-    momentum: State = field(default_factory=dict)  # the server's
     round: int = 0
     best_round: int = 0
     best_GA: float = -1.0
@@ -180,17 +179,9 @@ class Server:
         began = time.perf_counter()
         e = self.experiment
         progress.round += 1
-        selected = self._select(progress.round)
-        lr = e.lr * self.schedule(progress.round, e.rounds)
-        plan = Plan(
-            self.algorithm.loss,
-            self.algorithm.phases(e.epochs),
-            lr,
-            e.seed,
-            "batches",
-            progress.round,
-        )
-        jobs = [self._job(progress, client) for client in selected]
+        selected = self.select(progress.round)
+        plan = self.plan(progress)
+        jobs = [self.job(progress, client) for client in selected]
         C = self.federation.data.classes
         loss_sum, loss_count = torch.zeros(2, C, dtype=torch.float64)
         updates: list[Update] = []
@@ -198,14 +189,14 @@ class Server:
         for job, outcome in _in_order(jobs, self.engine.train(plan, jobs, self.trainees)):
             loss_sum += outcome.loss_sum
             loss_count += outcome.loss_count
-            updates.append(self._update(outcome))
+            updates.append(self.update(outcome))
             if not self.algorithm.pooled:
                 self._visit(progress, job, outcome)
                 vectors = self.algorithm.classifier(_cpu(outcome.model), job.vectors)
                 classifiers.append(vectors)
         self._aggregate(progress, updates)
 
-        record: Record = {"round": progress.round, "lr": lr}
+        record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
             record["clients"] = selected
         record |= train_loss(loss_sum, loss_count)
@@ -215,14 +206,20 @@ class Server:
         record["seconds"] = round(time.perf_counter() - began, 4)
         return record
 
-    def _select(self, round: int) -> list[int]:
+    def plan(self, progress: Progress) -> Plan:
+        """How the clients of the current round train."""
+        e, algorithm = self.experiment, self.algorithm
+        lr = e.lr * self.schedule(progress.round, e.rounds)
+        return Plan(algorithm.loss, algorithm.phases(e.epochs), lr, e.seed, "batches", progress.round)
+
+    def select(self, round: int) -> list[int]:
         """K of the clients that have training data, drawn for this round."""
         able = torch.from_numpy(self.trainees.train.sizes).nonzero().flatten()
         draw = torch.randperm(len(able), generator=generator(self.experiment.seed, "select", round))
         chosen = able[draw[: _set(self.experiment.sample)]]
         return sorted(chosen.tolist())
 
-    def _job(self, progress: Progress, client: int) -> Job:
+    def job(self, progress: Progress, client: int) -> Job:
         algorithm, server = self.algorithm, progress.server
         last = self.store.get(client) if algorithm.keeps_model else None
         return Job(
@@ -235,7 +232,7 @@ class Server:
     def _moment(self, progress: Progress) -> Moment:
         return Moment(self.experiment.seed, progress.round)
 
-    def _update(self, outcome: Outcome) -> Update:
+    def update(self, outcome: Outcome) -> Update:
         algorithm, k = self.algorithm, outcome.client
         samples = self.trainees.train[k]
 
@@ -266,13 +263,15 @@ class Server:
         e, before = self.experiment, progress.server
         after = self.algorithm.aggregate(before, updates, self._moment(progress))
         if e.server_lr != 1.0 or e.server_momentum > 0:
+            after = replace(after, private=dict(after.private))
             # FedAvgM: the averaged change is a gradient for the server; running statistics only average
             parameters = {name for name, _ in self.net.named_parameters()}
             for name in parameters & updates[0].model.keys():
                 change = before.model[name] - after.model[name]
-                if name in progress.momentum:
-                    change = e.server_momentum * progress.momentum[name] + change
-                progress.momentum[name] = change
+                held = before.private.get(f"momentum/{name}")
+                if held is not None:
+                    change = e.server_momentum * held + change
+                after.private[f"momentum/{name}"] = change
                 after.model[name] = before.model[name] - e.server_lr * change
         progress.server = after
 

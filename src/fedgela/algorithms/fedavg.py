@@ -6,7 +6,7 @@ the server averages: w <- sum_k p_k w_k with p_k = n_k / sum_j n_j.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -29,10 +29,12 @@ class Phase:
 
 @dataclass
 class ServerState:
-    """All that the server holds: the global model, and what a method adds to it (prototypes, momentum)."""
+    """All that the server holds: the global model, what a method sends along with it (prototypes, a
+    generator), and what never leaves the server (momentum, an optimiser's moments)."""
 
     model: State
     extra: State = field(default_factory=dict)
+    private: State = field(default_factory=dict)
 
 
 @dataclass
@@ -146,7 +148,7 @@ class FedAvg:
 
     def aggregate(self, server: ServerState, updates: Sequence[Update], moment: Moment) -> ServerState:
         """The next server state, from the updates in the order of their clients."""
-        return ServerState({**server.model, **average(updates)}, server.extra)
+        return replace(server, model={**server.model, **average(updates)})
 
     # -- prediction --------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from fedgela.algorithms.fedavg import FedAvg
 from fedgela.geometry import PhiForm, phi, simplex_etf
 from fedgela.models import Net, State
 
-DEFAULT_E_W = 1.0
+DEFAULT_E_W = 10.0  # the best of 1, 10, 100 on validation data (docs/fedgela.md)
 
 FeatureNorm = Literal["l2", "batchnorm", "none"]
 
@@ -169,6 +169,7 @@ class FedGE(FedGELA):
 
     name: ClassVar[str] = "fedge"
     title: ClassVar[str] = "FedGE"
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"E_W": (10.0, 1.0, 100.0, 3.0, 30.0, 1000.0)}
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
     adapt: bool = False
 
@@ -179,5 +180,6 @@ class FedLA(FedGELA):
 
     name: ClassVar[str] = "fedla"
     title: ClassVar[str] = "FedLA"
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"phi": ("power:1", "power:0.5", "exp")}
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
     etf: bool = False

@@ -17,7 +17,7 @@ down to 1e-4, and G is Linear-BatchNorm-ReLU-Linear, trained by Adam. The server
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -117,21 +117,24 @@ class FedGen(FedAvg):
         strength = torch.tensor([self.alpha, self.beta]) * self.decay**moment.round
         wanted = torch.tensor([self.alpha, self.beta]) > 0
         strength = torch.where(wanted, strength.clamp(min=FLOOR), 0.0)
-        extra = self._train_generator(server.extra, updates, moment)
-        extra["strength"] = strength.to(server.extra["strength"])
-        return ServerState(after.model, extra)
+        G, adam = self._train_generator(server, updates, moment)
+        extra = {**G, "strength": strength.to(server.extra["strength"])}
+        return replace(after, extra=extra, private={**server.private, **adam})
 
-    def _train_generator(self, extra: State, updates: Sequence[Update], moment: Moment) -> State:
+    def _train_generator(
+        self, server: ServerState, updates: Sequence[Update], moment: Moment
+    ) -> tuple[State, State]:
+        """The generator's next state, and its optimiser's."""
         heads = [(update.model["head.weight"], update.model["head.bias"]) for update in updates]
         C, d = heads[0][0].shape
         device = heads[0][0].device
         counts = torch.stack([update.extra["counts"] for update in updates]).float().to(device)
         share = counts / counts.sum(dim=0).clamp(min=1)  # [K, C]: w_{k,y}
         G = self._generator(d, C).to(device)
-        G.load_state_dict({k.removeprefix("G/"): v for k, v in extra.items() if k.startswith("G/")})
+        G.load_state_dict({k.removeprefix("G/"): v for k, v in server.extra.items() if k.startswith("G/")})
         lr = self.generator_lr * self.decay ** (moment.round - 1)
         adam = torch.optim.Adam(G.parameters(), lr, weight_decay=self.generator_weight_decay)
-        _restore(adam, extra)
+        _restore(adam, server.private)
         draws = generator(moment.seed, "generator", moment.round)
         for _ in range(self.generator_steps):
             y = torch.randint(C, (self.generated,), generator=draws).to(device)
@@ -145,7 +148,7 @@ class FedGen(FedAvg):
             (teaching + self.eta * diversity(eps, z)).backward()
             adam.step()
         state = {f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()}
-        return state | _saved(adam)
+        return state, _saved(adam)
 
 
 def diversity(eps: Tensor, z: Tensor) -> Tensor:
@@ -164,9 +167,9 @@ def _saved(adam: torch.optim.Optimizer) -> State:
     }
 
 
-def _restore(adam: torch.optim.Optimizer, extra: State) -> None:
+def _restore(adam: torch.optim.Optimizer, private: State) -> None:
     table = adam.state_dict()
-    for key, value in extra.items():
+    for key, value in private.items():
         if key.startswith("adam/"):
             _, i, name = key.split("/")
             table["state"].setdefault(int(i), {})[name] = value.clone()

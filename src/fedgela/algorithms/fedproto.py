@@ -11,7 +11,7 @@ authors' code takes 0.1 for CIFAR10. Prediction is by the client's own head, or 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -68,7 +68,7 @@ class FedProto(FedAvg):
             "prototypes": torch.where(sent[:, None], mean, server.extra["prototypes"]),
             "known": server.extra["known"] | sent,
         }
-        return ServerState(server.model, extra)
+        return replace(server, extra=extra)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         if self.prediction == "head":

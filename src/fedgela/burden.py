@@ -1,0 +1,84 @@
+"""What a method costs a client: time of local training, and parameters held, kept and sent."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedgela.config import Experiment
+from fedgela.models import State
+from fedgela.server import Progress, Server, resolve
+
+WARM_UP_ROUNDS = 2  # by the third round every teacher, prototype and generator is there
+
+
+@dataclass
+class Burden:
+    """Parameters are counted in millions of float entries; time is relative to the first method's."""
+
+    method: str
+    held: float  # while training: the model, and the models and tensors that its loss compares with
+    kept: float  # between rounds, on the client's own disk
+    sent: float  # up to the server, in a round
+    seconds: float  # of one round's local training, median over repetitions
+    ratio: float  # to the first method, paired by repetition, median
+
+
+def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Burden]:
+    """Alternating between the methods, since a machine's speed changes over time."""
+    servers, counts = {}, {}
+    for name, experiment in experiments.items():
+        server = Server(*resolve(experiment))
+        progress = server.begin()
+        for _ in range(WARM_UP_ROUNDS):
+            server.step(progress)
+        progress.round += 1
+        servers[name] = (server, progress)
+        client = server.select(progress.round)[0]
+        job = server.job(progress, client)
+        kept = server.store.get(client)
+        outcome = next(iter(server.engine.train(server.plan(progress), [job], server.trainees)))
+        update = server.update(outcome)
+        counts[name] = (
+            _millions(job.start) + _millions(job.references),
+            _millions(kept or {}),
+            _millions(update.model) + _millions(update.extra),
+        )
+    seconds: dict[str, list[float]] = {name: [] for name in servers}
+    for _ in range(repetitions):
+        for name, (server, progress) in servers.items():
+            seconds[name].append(_train_once(server, progress))
+    first = next(iter(seconds.values()))
+    return [
+        Burden(
+            name,
+            *counts[name],
+            statistics.median(times),
+            statistics.median(t / base for t, base in zip(times, first, strict=True)),
+        )
+        for name, times in seconds.items()
+    ]
+
+
+def _train_once(server: Server, progress: Progress) -> float:
+    """One round's local training, without aggregation or evaluation."""
+    jobs = [server.job(progress, client) for client in server.select(progress.round)]
+    began = time.perf_counter()
+    for _ in server.engine.train(server.plan(progress), jobs, server.trainees):
+        pass
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def _millions(state: State) -> float:
+    return sum(v.numel() for v in state.values() if v.is_floating_point()) / 1e6
+
+
+def lines(burdens: Sequence[Burden]) -> list[str]:
+    """A Markdown table."""
+    head = "| method | held while training (M) | kept between rounds (M) | sent up (M) | local training |"
+    rows = [f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x |" for b in burdens]
+    return [head, "|---|---|---|---|---|", *rows]

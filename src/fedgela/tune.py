@@ -1,0 +1,145 @@
+"""Hyper-parameter search for a fair comparison: the same number of trials for every method, scored on
+validation data taken from the clients' training samples. The test sets are never looked at.
+
+    OUT/METHOD/trial-1/seed-0/    one run each
+    OUT/trials.json               every trial with its scores
+    OUT/tuned.toml                a config for `fedgela compare`, with the chosen values
+"""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from fedgela.config import Experiment, plain_table
+from fedgela.evaluation import Record
+from fedgela.files import write_atomically, write_json
+from fedgela.progress import View
+from fedgela.runs import run_or_resume
+
+Metric = Literal["GA", "PA", "both"]
+# A method's grid is tried at the run's learning rate first, then at these multiples of it; FedAvg, which
+# has no hyper-parameter of its own, gets as many learning rates as the others get trials.
+LR_FACTORS = (1.0, 3.0, 0.3, 10.0, 0.1, 2.0, 0.5, 5.0, 0.2, 20.0, 0.05, 30.0)
+
+
+@dataclass
+class Trial:
+    """One setting of one method, and its mean scores over seeds at the last round, in percent."""
+
+    method: str
+    settings: dict[str, Any]  # of the method, and lr
+    GA: float | None = None
+    PA: float | None = None
+    error: str | None = None
+
+    def score(self, by: Metric) -> float:
+        if self.GA is None or self.PA is None:
+            return float("-inf")
+        return {"GA": self.GA, "PA": self.PA, "both": (self.GA + self.PA) / 2}[by]
+
+
+def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
+    """The first `trials` settings: the method's own grid at the run's learning rate, then at others."""
+    axes: list[list[dict[str, Any]]] = []
+    for names, values in experiment.algorithm.grid.items():
+        keys = names.split(",")
+        axes.append([dict(zip(keys, v if len(keys) > 1 else (v,), strict=True)) for v in values])  # type: ignore[call-overload]
+    own = [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
+    every = [
+        {**point, "lr": float(f"{experiment.lr * factor:.6g}")} for factor in LR_FACTORS for point in own
+    ]
+    return every[:trials]
+
+
+def tune(
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    trials: int,
+    validation: float,
+    by: Metric,
+    out: Path,
+    view: View,
+) -> dict[str, Trial]:
+    """The best trial of every method. Run again, it goes on where it stopped."""
+    done: list[Trial] = []
+    for name, experiment in experiments.items():
+        for number, settings in enumerate(candidates(experiment, trials), 1):
+            trial = Trial(name, settings)
+            table = plain_table(experiment)
+            for key, value in settings.items():
+                target = table if key in Experiment.model_fields else table["algorithm"]
+                target[key] = value
+            try:
+                results = _run_trial(experiment, table, validation, seeds, out, trial, number, trials, view)
+                trial.GA, trial.PA = (
+                    statistics.fmean(result[metric]["last"] for result in results) for metric in ("GA", "PA")
+                )
+            except Exception as error:
+                trial.error = str(error) or type(error).__name__
+                view.note(f"failed: {trial.error}")
+            done.append(trial)
+            _save(done, experiments, seeds, trials, validation, by, out)
+    view.label = ""
+    return _best(done, by)
+
+
+def _run_trial(
+    experiment: Experiment,
+    table: dict[str, Any],
+    validation: float,
+    seeds: Sequence[int],
+    out: Path,
+    trial: Trial,
+    number: int,
+    trials: int,
+    view: View,
+) -> list[Record]:
+    results = []
+    for seed in seeds:
+        view.label = f"{trial.method} trial {number}/{trials} seed {seed}"
+        settings = experiment.with_(**{**table, "validation": validation, "seed": seed})
+        folder = out / trial.method / f"trial-{number}" / f"seed-{seed}"
+        results.append(run_or_resume(settings, folder, view))
+    return results
+
+
+def _best(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
+    """The best trial of each method; the earlier of equals, so that the given values win a tie."""
+    best: dict[str, Trial] = {}
+    for trial in trials:
+        held = best.get(trial.method)
+        if held is None or trial.score(by) > held.score(by):
+            best[trial.method] = trial
+    return best
+
+
+def _save(
+    done: Sequence[Trial],
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    trials: int,
+    validation: float,
+    by: Metric,
+    out: Path,
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "trials.json", [vars(trial) for trial in done])
+    shared = plain_table(next(iter(experiments.values())))
+    methods = {}
+    for name, trial in _best(done, by).items():
+        if trial.error is None:
+            own = plain_table(experiments[name])["algorithm"]
+            methods[name] = {**own, **trial.settings}
+    for key in ("algorithm", "seed", "lr", "validation"):
+        shared.pop(key, None)
+    header = (
+        f"# Chosen by {'the mean of GA and PA' if by == 'both' else by} at the last round on validation data "
+        f"({validation:g} of each\n# client's training samples), {trials} trials a method, "
+        f"seeds {', '.join(map(str, seeds))}. No test set was looked at.\n"
+    )
+    write_atomically(out / "tuned.toml", header + tomli_w.dumps({**shared, "methods": methods}))
