@@ -1,6 +1,7 @@
 """What all tests share: one thread, reproducible property tests, and small data sets made to measure."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +9,19 @@ import torch
 from hypothesis import settings
 
 from fedgela.data.sources import Dataset, make_dataset
+from helpers import tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
 # the same examples on every machine and in every run, and no failure because a machine is slow
 settings.register_profile("fedgela", deadline=None, derandomize=True, max_examples=40, database=None)
 settings.load_profile("fedgela")
+
+
+@pytest.fixture(scope="session")
+def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny data set as a file."""
+    return tiny_npz(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")

@@ -18,14 +18,9 @@ import torch
 
 import fedgela
 from fedgela import cli
-from helpers import listing, tiny_npz, tiny_table
+from helpers import listing, tiny_table
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_npz(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 
-from fedgela.randomness import generator, numpy_generator, seed_of
+from fedgela.randomness import generator, numpy_generator, seed_of, uniform
 
 
 def test_a_seed_never_changes() -> None:
@@ -39,3 +38,63 @@ def test_numpy_draws_are_addressed_too() -> None:
 
 def test_an_integer_of_numpy_is_the_same_address() -> None:
     assert seed_of(0, "batches", np.int64(3)) == seed_of(0, "batches", 3)
+
+
+# -- draws inside a step ---------------------------------------------------------------------------
+
+
+def draw(number: int, stream: int, *shape: int) -> torch.Tensor:
+    return uniform(torch.tensor(number), stream, shape)
+
+
+def test_a_draw_inside_a_step_never_changes() -> None:
+    # pinned, in 2^-24: it must be the same in every version, on every device
+    assert (draw(12345, 2, 2, 3) * 2**24).tolist() == [
+        [4818505, 9361585, 11324520],
+        [14988708, 13316966, 15829308],
+    ]
+    assert draw(12345, 2, 2, 3).dtype == torch.float32
+
+
+def test_draws_are_addressed_by_number_and_stream() -> None:
+    assert torch.equal(draw(5, 1, 100), draw(5, 1, 100))
+    assert torch.equal(draw(5, 1, 100), draw(5, 1, 10, 10).flatten())
+    assert torch.equal(draw(5, 1, 100)[:40], draw(5, 1, 40))  # whatever is drawn after
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    draw(5, 1, 100)
+    assert torch.equal(torch.get_rng_state(), state)
+    # neighbours, and a number that is another's plus a stream's step
+    numbers = [0, 1, 2, 5, 6, 2**62, 2**63 - 1, seed_of(0, "draws")]
+    every = {tuple(draw(n, s, 4).tolist()) for n in numbers for s in range(4)}
+    assert len(every) == 4 * len(numbers)
+
+
+def test_draws_are_uniform() -> None:
+    values = draw(7, 0, 100_000).double()
+    assert 0 <= values.min() < 1e-3
+    assert 1 - 1e-3 < values.max() < 1
+    # five standard errors
+    assert abs(values.mean() - 1 / 2) < 5 * (1 / 12 / 1e5) ** 0.5
+    assert abs(values.var() - 1 / 12) < 5 * (1 / 180 / 1e5) ** 0.5
+    counts = torch.histc(values, bins=100, min=0, max=1)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 99 + 5 * (2 * 99) ** 0.5
+    assert values.unique().numel() > 99_000  # 24 bits: about 300 coincidences
+
+
+def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+    return abs(torch.corrcoef(torch.stack([a, b]))[0, 1].item())
+
+
+def test_neither_neighbours_nor_steps_nor_streams_are_correlated() -> None:
+    n = 50_000
+    values = draw(7, 0, n).double()
+    bound = 5 / n**0.5
+    for lag in (1, 2, 32, 64):
+        assert correlation(values[:-lag], values[lag:]) < bound
+    assert correlation(values, draw(8, 0, n).double()) < bound
+    assert correlation(values, draw(7, 1, n).double()) < bound
+    # the first number of each of many steps: a step's number counts on by one
+    first = torch.cat([draw(k, 0, 1) for k in range(4000)]).double()
+    assert correlation(first[:-1], first[1:]) < 5 / 4000**0.5
+    assert abs(first.mean() - 1 / 2) < 5 * (1 / 12 / 4000) ** 0.5

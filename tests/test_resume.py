@@ -21,12 +21,7 @@ from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
 from fedgela.files import read_tensors
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, outcome_of, tiny, tiny_npz, tiny_table
-
-
-@pytest.fixture(scope="module")
-def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_npz(tmp_path_factory.mktemp("data"))
+from helpers import Notes, UserError, listing, outcome_of, tiny, tiny_table
 
 
 class Interrupted(Exception):

@@ -20,12 +20,7 @@ from fedgela.progress import PlainView
 from fedgela.runs import RunFolder, best_and_last
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_npz
-
-
-@pytest.fixture(scope="module")
-def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_npz(tmp_path_factory.mktemp("data"))
+from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny
 
 
 @pytest.fixture

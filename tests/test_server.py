@@ -15,14 +15,9 @@ from fedgela.models import Backbone, State
 from fedgela.server import InMemoryStore, Progress, Server, resolve
 from fedgela.training import Plan
 from fedgela.training.interface import batches
-from helpers import federation_of, serve, tiny, tiny_dataset, tiny_npz
+from helpers import federation_of, serve, tiny, tiny_dataset
 
 FEDGELA = {"name": "fedgela", "E_W": 25.0}
-
-
-@pytest.fixture(scope="module")
-def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_npz(tmp_path_factory.mktemp("data"))
 
 
 def play(server: Server, rounds: int | None = None) -> tuple[Progress, list[Record]]:

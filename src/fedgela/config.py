@@ -78,9 +78,9 @@ class Experiment(BaseModel):
     )
 
     # the data, and who holds it
-    dataset: Annotated[str, Field(min_length=1)] = "digits"
-    data_dir: str | None = None
-    partition: Annotated[str, _checked_by(Scheme.parse)] = "dirichlet:0.1"
+    dataset: Annotated[str, Field(min_length=1)] = "digits"  # built in, an .npz file, or its name
+    data_dir: str | None = None  # where NAME.npz files lie
+    partition: Annotated[str, _checked_by(Scheme.parse)] = "dirichlet:0.1"  # who holds what
     clients: Count | None = None  # N; 10 unless the data has natural clients
     min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets
@@ -91,32 +91,34 @@ class Experiment(BaseModel):
 
     # the round
     sample: Count | None = None  # K clients a round; all
-    rounds: Count = 50
-    epochs: Count = 10  # E, local
-    batch_size: Count = 100
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    clip_norm: Annotated[float, Field(ge=0)] = 0.0  # 0 is off
-    schedule: Annotated[str, _checked_by(parse_schedule)] = "constant"  # of lr, over rounds
-    server_lr: Annotated[float, Field(gt=0)] = 1.0
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    rounds: Count = 50  # T
+    epochs: Count = 10  # E, local epochs a round
+    batch_size: Count = 100  # B
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # of local training
+    lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of local training
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of SGD; zero at the start of every local round
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4  # of all trained parameters
+    clip_norm: Annotated[float, Field(ge=0)] = 0.0  # gradients are clipped to this norm; 0 is off
+    schedule: Annotated[str, _checked_by(parse_schedule)] = (
+        "constant"  # of lr over rounds: cosine, exponential:GAMMA, step:EVERY:GAMMA
+    )
+    server_lr: Annotated[float, Field(gt=0)] = 1.0  # factor of the averaged change
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # FedAvgM
 
     # what is measured and kept
-    eval_every: Count = 1
-    finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10
-    checkpoint_every: Count = 1
+    eval_every: Count = 1  # rounds; the last is always evaluated
+    finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # of the global model, for PA
+    checkpoint_every: Count = 1  # rounds
 
     # chance and hardware
-    seed: Seed = 0
-    partition_seed: Seed | None = None  # the seed
-    device: Annotated[str, Field(min_length=1)] = "auto"
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    seed: Seed = 0  # of everything that is drawn
+    partition_seed: Seed | None = None  # of the split among clients; the seed
+    device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; a GPU where there is one
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; by the model
 
     algorithm: Annotated[
         SkipValidation[FedAvg], PlainSerializer(_algorithm_table, return_type=dict[str, Any])
-    ] = ALGORITHMS["fedgela"]()
+    ] = ALGORITHMS["fedgela"]()  # a method's name, or a table with its name and hyper-parameters
 
     @field_validator("algorithm", mode="before")
     @classmethod

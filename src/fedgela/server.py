@@ -118,7 +118,7 @@ class Server:
         self.algorithm: FedAvg = experiment.algorithm
         self.store: ClientStore = InMemoryStore() if store is None else store
         torch.set_num_threads(_set(experiment.threads))
-        device = torch.device(experiment.device)
+        self.device = device = torch.device(experiment.device)
         self.federation = federation.on(device)
         # who trains: the clients, or for the Centralised bound one client with all their data
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
@@ -169,8 +169,7 @@ class Server:
         stacked = self.algorithm.statistics(counts)
         p = counts.sum(dim=1).double() / counts.sum()
         means = {name: p @ value for name, value in stacked.items()}
-        device = torch.device(self.experiment.device)
-        return {name: value.to(device) for name, value in (own | means).items()}
+        return {name: value.to(self.device) for name, value in (own | means).items()}
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -192,8 +191,7 @@ class Server:
             updates.append(self.update(outcome))
             if not self.algorithm.pooled:
                 self._visit(progress, job, outcome)
-                vectors = self.algorithm.classifier(_cpu(outcome.model), job.vectors)
-                classifiers.append(vectors)
+                classifiers.append(self._classifier(outcome.model, job.vectors))
         self._aggregate(progress, updates)
 
         record: Record = {"round": progress.round, "lr": plan.lr}
@@ -362,8 +360,12 @@ class Server:
         record: Record = {}
         if classifiers:
             record |= mean_angles("clients", torch.stack(list(classifiers)), present)
-        vectors = self.algorithm.classifier(_cpu(progress.server.model), {})
-        return record | mean_angles("server", vectors, present)
+        return record | mean_angles("server", self._classifier(progress.server.model, {}), present)
+
+    def _classifier(self, model: State, vectors: State) -> Tensor:
+        """The classifier vectors on the CPU, without moving the whole model there."""
+        there = {name: value.to(self.device) for name, value in vectors.items()}
+        return self.algorithm.classifier(model, there).cpu()
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Write the tables of docs/*.md from results/sweeps/*.json, between their markers. Nothing is typed by hand.
+
+python results/tables.py            # rewrites the docs
+"""
+
+import inspect
+import json
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# of the sweep over FedGELA's options: what is the same everywhere, and what runs over partitions and seeds
+BASE = {"lr": "0.03", "algorithm.E_W": "3"}
+FREE = ("dataset", "validation", "rounds", "epochs", "batch_size", "partition", "seed")
+SEARCHED = ("lr", "algorithm.E_W", "algorithm.phi")
+
+
+def rows_of(*names: str) -> list[dict]:
+    return [
+        row
+        for name in names
+        for row in json.loads((ROOT / f"results/sweeps/{name}.json").read_text())["rows"]
+    ]
+
+
+def method_of(settings: dict[str, str]) -> str:
+    return settings.get("algorithm") or settings.get("algorithm.name") or "fedgela"
+
+
+def chosen(settings: dict[str, str]) -> str:
+    return ", ".join(f"{k.removeprefix('algorithm.')} = {settings[k]}" for k in SEARCHED if k in settings)
+
+
+def by_setting(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in rows:
+        groups[method_of(row["settings"]), chosen(row["settings"])].append(row)
+    return groups
+
+
+def single_runs(name: str, partition: str) -> list[str]:
+    rows = [row for row in rows_of(name) if row["settings"]["partition"] == partition]
+    rounds = min(len(row["GA"]) for row in rows)
+    model = rows[0]["settings"]["model"]
+    lines = [
+        f"CIFAR-10, {model}, `{partition}`, round {rounds}:",
+        "",
+        "| method | setting | GA | local accuracy |",
+        "|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: -row["GA"][rounds - 1]):
+        settings, GA, PA = row["settings"], row["GA"][rounds - 1], row["PA"][rounds - 1]
+        lines.append(f"| {method_of(settings)} | {chosen(settings)} | {GA:.1f} | {PA:.1f} |")
+    return lines
+
+
+def over_seeds(*names: str, top: int) -> list[str]:
+    """The best settings of each method by mean GA at the last round; those with the most seeds first."""
+    lines = ["| method | setting | seeds | GA last, mean ± std |", "|---|---|---|---|"]
+    groups = by_setting(rows_of(*names))
+    for method in ("fedavg", "fedge", "fedgela"):
+        found = []
+        for (name, setting), rows in groups.items():
+            if name == method:
+                last = [row["GA"][-1] for row in rows]
+                found.append((len(last), statistics.fmean(last), statistics.stdev(last), setting))
+        for seeds, mean, std, setting in sorted(found, reverse=True)[:top]:
+            lines.append(f"| {method} | {setting} | {seeds} | {mean:.1f} ± {std:.1f} |")
+    return lines
+
+
+def options(name: str) -> list[str]:
+    """One option changed at a time: mean GA and local accuracy at the last round, by partition."""
+    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of(name):
+        settings = row["settings"]
+        changed = {k: v for k, v in settings.items() if k not in BASE or BASE[k] != v}
+        label = ", ".join(
+            f"{k.removeprefix('algorithm.')} = {v}" for k, v in changed.items() if k not in FREE
+        )
+        groups[label or "the base"][settings["partition"]].append(row)
+    parts = sorted({part for group in groups.values() for part in group})
+    head = [f"{metric}, `{part}`" for part in parts for metric in ("GA", "local")]
+    lines = ["| changed | " + " | ".join(head) + " |", "|---|" + "---|" * len(head)]
+    for label, by_part in groups.items():
+        cells = []
+        for part in parts:
+            for metric in ("GA", "PA"):
+                last = [row[metric][-1] for row in by_part[part]]
+                cells.append(f"{statistics.fmean(last):.1f} ± {statistics.stdev(last):.1f}")
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def keys() -> list[str]:
+    """Every key of an experiment with its type and default."""
+    from fedgela.config import Experiment
+
+    lines = ["| key | default | what it is |", "|---|---|---|"]
+    source = Path(inspect.getfile(Experiment)).read_text()
+    for name, field in Experiment.model_fields.items():
+        note = re.search(rf"^    {name}: .*?(?:  # (.*))?$", source, re.MULTILINE)
+        default = "fedgela" if name == "algorithm" else field.default
+        shown = "–" if default is None else f"`{default}`"
+        lines.append(f"| `{name}` | {shown} | {note[1] if note and note[1] else ''} |")
+    return lines
+
+
+def burden() -> list[str]:
+    from fedgela.burden import Burden, lines
+
+    return lines([Burden(**row) for row in json.loads((ROOT / "results/burden.json").read_text())])
+
+
+def render(marker: str) -> list[str]:
+    name, *rest = marker.split()
+    if name == "demo":
+        return ["```", *(ROOT / "results/demo.txt").read_text().splitlines(), "```"]
+    if name == "keys":
+        return keys()
+    if name == "burden":
+        return burden()
+    if name == "digits-demo":
+        return over_seeds("digits-demo-first", "digits-demo-second", top=3)
+    if name == "digits-20-rounds":
+        return over_seeds(name, top=2)
+    if name == "digits-options":
+        return options(name)
+    return single_runs(name, rest[0])
+
+
+def main() -> None:
+    for path in sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]):
+        text = path.read_text()
+        new = re.sub(
+            r"<!-- table: (.*?) -->\n.*?<!-- end -->",
+            lambda m: "\n".join([f"<!-- table: {m[1]} -->", *render(m[1]), "<!-- end -->"]),
+            text,
+            flags=re.DOTALL,
+        )
+        if new != text:
+            path.write_text(new)
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What a method costs a client, counted by hand where it can be."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgela import cli
+from fedgela.burden import measure
+from fedgela.server import Server, resolve
+from helpers import tiny
+
+
+def test_parameters_held_kept_and_sent(npz: Path) -> None:
+    names = ["fedavg", "fedprox", "moon", "fedrep", "fedproto", "fedgela", "local"]
+    burdens = {b.method: b for b in measure({n: tiny(npz, algorithm=n, sample=4) for n in names}, 1)}
+    server = Server(*resolve(tiny(npz, algorithm="fedavg")))
+    model = sum(p.numel() for p in server.net.parameters()) / 1e6
+    head = sum(p.numel() for p in server.net.head.parameters()) / 1e6
+    held = {name: b.held / model for name, b in burdens.items()}
+    assert held["fedavg"] == pytest.approx(1)
+    assert held["fedprox"] == pytest.approx(2)  # the global model
+    assert held["moon"] == pytest.approx(3)  # the global model, and the client's last one
+    assert burdens["fedrep"].sent == pytest.approx(model - head)
+    assert burdens["local"].sent == 0
+    assert burdens["fedavg"].kept == 0
+    assert burdens["moon"].kept == pytest.approx(model)
+    C, d = 4, 8  # of the tiny experiment
+    assert burdens["fedproto"].sent == pytest.approx((C * d + C) / 1e6)  # class means and counts
+    assert burdens["fedgela"].sent == pytest.approx(model - head)  # the ETF stays
+    assert burdens["fedavg"].ratio == 1
+    assert all(b.seconds > 0 for b in burdens.values())
+
+
+def test_the_command_prints_a_table_and_writes_json(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "burden.json"
+    command = f"fedgela burden --algorithms fedavg,fedgela --dataset {npz} --partition classes:2 --clients 4"
+    monkeypatch.setattr("sys.argv", [*command.split(), "--epochs", "1", "--out", str(out)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert "| fedgela |" in capsys.readouterr().out
+    assert [row["method"] for row in json.loads(out.read_text())] == ["fedavg", "fedgela"]

@@ -1,0 +1,105 @@
+"""The fair search: the same number of trials for every method, and never a look at a test set."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedgela import cli
+from fedgela.algorithms import ALGORITHMS
+from fedgela.compare import experiments_of
+from fedgela.config import Experiment
+from fedgela.progress import PlainView
+from fedgela.tune import LR_FACTORS, Trial, _best, candidates, tune
+from helpers import tiny
+
+
+def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: object) -> dict[str, Trial]:
+    experiments = {name: tiny(npz, algorithm=name, finetune_epochs=1, **changes) for name in names}
+    with PlainView(Console(quiet=True)) as view:
+        return tune(experiments, [0, 1], trials, 0.25, "both", out, view)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_gets_the_same_number_of_different_trials(name: str) -> None:
+    experiment = Experiment.model_validate({"algorithm": name})
+    for trials in (1, 6, len(LR_FACTORS)):
+        settings = candidates(experiment, trials)
+        assert len(settings) == trials
+        assert len({json.dumps(s) for s in settings}) == trials
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_first_trial_is_the_methods_default_at_the_runs_learning_rate(name: str) -> None:
+    experiment = Experiment.model_validate({"algorithm": name, "epochs": 10})
+    first = dict(candidates(experiment, 1)[0])
+    assert first.pop("lr") == experiment.lr
+    for key, value in first.items():
+        default = getattr(experiment.algorithm, key)
+        # FedRep's default is worked out from the epochs: 5 and 5 of 10
+        assert value == (5 if default is None else default)
+
+
+def test_the_test_set_is_never_looked_at(npz: Path, tmp_path: Path) -> None:
+    # with labels of the test set scrambled, every score stays as it was
+    with np.load(npz) as file:
+        arrays = dict(file)
+    arrays["y_test"] = arrays["y_test"][::-1].copy()
+    arrays["x_test"] = 255 - arrays["x_test"]
+    np.savez(tmp_path / "other.npz", **arrays)
+    best = search(npz, tmp_path / "a", ["fedavg", "fedgela"])
+    other = search(tmp_path / "other.npz", tmp_path / "b", ["fedavg", "fedgela"])
+    assert best == other
+
+
+def test_the_best_trial_wins_and_the_earlier_of_equals() -> None:
+    trials = [Trial("m", {"lr": i}, GA, PA) for i, (GA, PA) in enumerate([(50, 90), (60, 80), (40, 99)])]
+    assert _best(trials, "both")["m"].settings == {"lr": 0}
+    assert _best(trials, "GA")["m"].settings == {"lr": 1}
+    assert _best(trials, "PA")["m"].settings == {"lr": 2}
+
+
+def test_the_chosen_values_are_a_config_that_compare_reads(npz: Path, tmp_path: Path) -> None:
+    best = search(npz, tmp_path, ["fedavg", "fedrep", "fedgela"])
+    table = tomllib.loads((tmp_path / "tuned.toml").read_text())
+    experiments = experiments_of(table, [], "tuned.toml")
+    assert list(experiments) == ["fedavg", "fedrep", "fedgela"]
+    for name, experiment in experiments.items():
+        assert experiment.validation == 0  # the comparison itself is on the test sets
+        for key, value in best[name].settings.items():
+            held = experiment.lr if key == "lr" else getattr(experiment.algorithm, key)
+            assert held == value
+    trials = json.loads((tmp_path / "trials.json").read_text())
+    assert [trial["method"] for trial in trials] == ["fedavg"] * 3 + ["fedrep"] * 3 + ["fedgela"] * 3
+
+
+def test_a_search_goes_on_where_it_stopped(npz: Path, tmp_path: Path) -> None:
+    best = search(npz, tmp_path, ["fedavg"])
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+    assert len(written) == 6
+    assert search(npz, tmp_path, ["fedavg"]) == best
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")} == written
+
+
+def test_a_failing_trial_is_named_and_the_others_stand(npz: Path, tmp_path: Path) -> None:
+    best = search(npz, tmp_path, ["fedavg", "fedgela"], projection=2)  # too small for an ETF of 4 classes
+    assert best["fedavg"].error is None
+    assert "at least 4 dimensions" in str(best["fedgela"].error)
+    assert "fedgela" not in tomllib.loads((tmp_path / "tuned.toml").read_text())["methods"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--by", "luck"], ["--validation", "1.5"], ["--validation", "0"], ["--trials", "99"]]
+)
+def test_bad_options_end_in_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fedgela", "tune", "--out", str(tmp_path / "out"), *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
