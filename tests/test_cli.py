@@ -213,7 +213,7 @@ def test_flags_win_over_the_config_and_set_over_flags(command: Cli, config: Path
 
 def test_another_method_does_not_inherit_a_methods_settings(command: Cli, config: Path) -> None:
     command("run", config, "--out", "out", "--rounds", "1", "--algorithm", "fedge")
-    assert "E_W = 1.0" in Path("out/config.toml").read_text()
+    assert "E_W = 10.0" in Path("out/config.toml").read_text()  # the default, not the config's 25
 
 
 def test_several_seeds_print_mean_and_spread(command: Cli, config: Path) -> None:

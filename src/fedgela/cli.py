@@ -289,6 +289,8 @@ def main() -> None:
         if error.filename is None and error.errno is None:
             raise
         sys.exit(_complain(str(error)))
+    except KeyboardInterrupt:  # the view has said how to go on
+        sys.exit(130)
 
 
 def _complain(text: str) -> int:

@@ -342,7 +342,8 @@ class Server:
         """Bring every local model's right answers on the union of the test sets up to date."""
         new = progress.visited == 0
         if new.any():
-            predicted = self._global_answers(progress.server.model)
+            question = Question(progress.server.model, self.union, progress.server.extra)
+            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
             progress.right_on_union[new] = self._right(predicted, self.union)
         for k in (progress.scored != progress.visited).nonzero().flatten().tolist():
             model = self.store.get(k)

@@ -215,12 +215,7 @@ def test_a_loss_is_one_finite_number_a_sample(name: str) -> None:
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-# its loss builds a Generator with random weights, to throw them away
-IN_THE_LOSS = pytest.mark.xfail(strict=True, reason="FedGen builds a module in the loss")
-BUT_FEDGEN = [pytest.param(name, marks=IN_THE_LOSS) if name == "fedgen" else name for name in ALGORITHMS]
-
-
-@pytest.mark.parametrize("name", BUT_FEDGEN)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_loss_is_one_graph_without_a_branch_on_data(name: str) -> None:
     # what a captured step needs: whole in one graph, and true for other data than it was traced with
     method, net, x, y, client = situation(name)
@@ -235,7 +230,7 @@ def test_a_loss_is_one_graph_without_a_branch_on_data(name: str) -> None:
         assert torch.equal(compiled(*other, client), method.loss(net, *other, client))
 
 
-@pytest.mark.parametrize("name", BUT_FEDGEN)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_loss_draws_nothing_from_the_global_generator(name: str) -> None:
     # randomness is addressed, not consumed
     method, net, x, y, client = situation(name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgela import runs
-from fedgela.algorithms import Moment, ServerState, Update
+from fedgela.algorithms import Moment, ServerState, Update, fedgen
 from fedgela.algorithms.fedgen import FedGen, diversity
 from fedgela.files import read_tensors
 from fedgela.models import State
@@ -94,14 +94,14 @@ def test_labels_are_drawn_over_all_classes(monkeypatch: pytest.MonkeyPatch) -> N
     x, y = small_batch([0, 0])
     extra = method.initial_extra(SMALL_D, SMALL_C, 0)
     labels: list[Tensor] = []
-    generate = FedGen._generate
+    generate = fedgen.generated_features
 
-    def watched(self: FedGen, state: State, eps: Tensor, y: Tensor, *sizes: int) -> Tensor:
+    def watched(state: State, eps: Tensor, y: Tensor, C: int) -> Tensor:
         labels.append(y[:8])
         assert y[8:].tolist() == [0, 0]  # the batch's own labels for the KL
-        return generate(self, state, eps, y, *sizes)
+        return generate(state, eps, y, C)
 
-    monkeypatch.setattr(FedGen, "_generate", watched)
+    monkeypatch.setattr(fedgen, "generated_features", watched)
     for draw in range(150):
         method.loss(net, x.float(), y, extra | {"draw": torch.tensor(draw)})
     share = torch.bincount(torch.cat(labels), minlength=SMALL_C) / 1200
@@ -186,7 +186,7 @@ def test_the_generators_gradient(eta: float, counts: Tensor) -> None:
         ]
         return total + eta * math.exp(-sum(apart) / 64)
 
-    names = [name for name, _ in method._generator(SMALL_D, SMALL_C).named_parameters()]
+    names = [name for name, _ in method._generator(SMALL_D, SMALL_C, 0).named_parameters()]
     assert len(names) == 6
     for i, name in enumerate(names):
         gradient = slope(objective, G[name]) + 0.05 * G[name]

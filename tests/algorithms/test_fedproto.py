@@ -135,7 +135,6 @@ def test_prediction_by_the_nearest_prototype() -> None:
     assert torch.equal(by_head, net(x))
 
 
-@pytest.mark.xfail(strict=True, reason="every logit is -inf before any prototype is known: class 0 always")
 def test_before_any_prototype_is_known_the_head_predicts() -> None:
     method = FedProto(prediction="prototype")
     net, x = small_net(method), BATCH[0]

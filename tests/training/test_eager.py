@@ -203,17 +203,17 @@ def test_answers_do_not_depend_on_the_evaluation_batch(
     engine, samples = engine_for(net), torch.arange(30).flip(0)
     # one row of client vectors a sample: each sample is predicted as its own client would
     rows = algorithm.client_vectors(federation.train_counts[federation.test.owner[samples]], {})
-    together = engine.answer(algorithm.predict_personal, Question(state(net), rows, samples), federation)
+    together = engine.answer(algorithm.predict_personal, Question(state(net), samples, rows=rows), federation)
     monkeypatch.setattr(EagerEngine, "EVALUATION_BATCH", 7)
-    cut = engine.answer(algorithm.predict_personal, Question(state(net), rows, samples), federation)
+    cut = engine.answer(algorithm.predict_personal, Question(state(net), samples, rows=rows), federation)
     assert torch.equal(together, cut)
     for client in (0, 1):
         own = federation.test.owner[samples] == client
         vectors = algorithm.client_vectors(federation.train_counts[client], {})
-        question = Question(state(net), vectors, samples[own])
+        question = Question(state(net), samples[own], vectors)
         alone = engine.answer(algorithm.predict_personal, question, federation)
         assert torch.equal(alone, together[own])
-    nobody = Question(state(net), {}, torch.empty(0, dtype=torch.int64))
+    nobody = Question(state(net), torch.empty(0, dtype=torch.int64))
     assert len(engine.answer(FedAvg().predict_personal, nobody, federation)) == 0
 
 
@@ -224,11 +224,11 @@ def test_batchnorm_answers_with_running_statistics(federation: Federation) -> No
     vectors = algorithm.client_vectors(federation.train_counts[1], {})
     [outcome] = engine.train(plan_for(algorithm), [Job(1, start, vectors)], federation)
     assert not torch.equal(outcome.model["head.norm.running_mean"], start["head.norm.running_mean"])
-    question = Question(outcome.model, vectors, torch.arange(30))
+    question = Question(outcome.model, torch.arange(30), vectors)
     every = engine.answer(algorithm.predict_personal, question, federation)
     one_by_one = [
         engine.answer(
-            algorithm.predict_personal, Question(outcome.model, vectors, torch.tensor([i])), federation
+            algorithm.predict_personal, Question(outcome.model, torch.tensor([i]), vectors), federation
         )
         for i in range(30)
     ]

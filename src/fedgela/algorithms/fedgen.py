@@ -23,13 +23,13 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of, uniform
 
+_PARTS = ("0.weight", "0.bias", "1.running_mean", "1.running_var", "1.weight", "1.bias", "3.weight", "3.bias")
 FLOOR = 1e-4  # below which alpha and beta do not shrink
 
 
@@ -71,13 +71,13 @@ class FedGen(FedAvg):
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
         return {"counts": counts}
 
-    def _generator(self, d: int, C: int) -> Generator:
-        return Generator(self.noise, self.hidden, d, C)
-
-    def initial_extra(self, d: int, C: int, seed: int) -> State:
+    def _generator(self, d: int, C: int, seed: int) -> Generator:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "init", "generator"))
-            G = self._generator(d, C)
+            return Generator(self.noise, self.hidden, d, C)
+
+    def initial_extra(self, d: int, C: int, seed: int) -> State:
+        G = self._generator(d, C, seed)
         return {
             **{f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()},
             "strength": torch.zeros(2),  # alpha and beta of the coming round: none in the first
@@ -93,22 +93,14 @@ class FedGen(FedAvg):
         y_any = (uniform(draw, 0, (self.generated,)) * C).long()
         eps_any = uniform(draw, 1, (self.generated, self.noise))
         eps = uniform(draw, 2, (B, self.noise))
-        d = client["G/layers.3.bias"].shape[0]
         # one pass for both batches, in evaluation mode: a client only listens to G
-        z = self._generate(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), d, C)
+        z = generated_features(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), C)
         z_any, z_y = z[: self.generated], z[self.generated :]
         told = F.cross_entropy(net.head(z_any), y_any)
         target = net.head(z_y).detach().softmax(dim=1)
         listening = F.kl_div(logits.log_softmax(dim=1), target, reduction="none").sum(dim=1)  # [B]
         ce = F.cross_entropy(logits, y, reduction="none")
         return ce + self.generated / B * alpha * told + beta * listening
-
-    @torch.no_grad()
-    def _generate(self, state: State, eps: Tensor, y: Tensor, d: int, C: int) -> Tensor:
-        G = self._generator(d, C).to("meta").eval()  # its tensors all come from the state
-        weights = {k.removeprefix("G/"): v for k, v in state.items() if k.startswith("G/")}
-        z: Tensor = functional_call(G, weights, (eps, y))
-        return z
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -130,7 +122,7 @@ class FedGen(FedAvg):
         device = heads[0][0].device
         counts = torch.stack([update.extra["counts"] for update in updates]).float().to(device)
         share = counts / counts.sum(dim=0).clamp(min=1)  # [K, C]: w_{k,y}
-        G = self._generator(d, C).to(device)
+        G = self._generator(d, C, moment.seed).to(device)
         G.load_state_dict({k.removeprefix("G/"): v for k, v in server.extra.items() if k.startswith("G/")})
         lr = self.generator_lr * self.decay ** (moment.round - 1)
         adam = torch.optim.Adam(G.parameters(), lr, weight_decay=self.generator_weight_decay)
@@ -149,6 +141,16 @@ class FedGen(FedAvg):
             adam.step()
         state = {f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()}
         return state, _saved(adam)
+
+
+@torch.no_grad()
+def generated_features(state: State, eps: Tensor, y: Tensor, C: int) -> Tensor:
+    """What a Generator of this state says, in evaluation mode, without building one inside a step."""
+    layer = {name: state[f"G/layers.{name}"] for name in _PARTS}
+    h = F.linear(torch.cat([eps, F.one_hot(y, C).to(eps)], dim=1), layer["0.weight"], layer["0.bias"])
+    statistics = layer["1.running_mean"], layer["1.running_var"]
+    h = F.batch_norm(h, *statistics, layer["1.weight"], layer["1.bias"]).relu()
+    return F.linear(h, layer["3.weight"], layer["3.bias"])
 
 
 def diversity(eps: Tensor, z: Tensor) -> Tensor:

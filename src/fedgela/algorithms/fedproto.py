@@ -73,5 +73,6 @@ class FedProto(FedAvg):
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         if self.prediction == "head":
             return super().predict_personal(net, x, client)
-        distance = torch.cdist(net.features(x), client["prototypes"])
-        return (-distance).masked_fill(~client["known"], -torch.inf)
+        z, known = net.features(x), client["known"]
+        nearness = (-torch.cdist(z, client["prototypes"])).masked_fill(~known, -torch.inf)
+        return torch.where(known.any(), nearness, net.head(z))  # no prototypes before the first round

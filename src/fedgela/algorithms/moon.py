@@ -46,7 +46,9 @@ class MOON(FedAvg):
         z_g = net.features_of(_part(client, "global/"), x)
         z_p = net.features_of(_part(client, "previous/"), x)
         # the contrast is a cross-entropy over two logits, of which the first is right
-        s = torch.stack([F.cosine_similarity(z, z_g), F.cosine_similarity(z, z_p)], dim=1)
+        # z is normalised once, so that the gradients of equal teachers cancel to the bit
+        u = F.normalize(z, dim=1)
+        s = torch.stack([(u * F.normalize(teacher, dim=1)).sum(dim=1) for teacher in (z_g, z_p)], dim=1)
         contrast = F.cross_entropy(s / self.tau, torch.zeros_like(y), reduction="none")
         return F.cross_entropy(net.head(z), y, reduction="none") + self.mu * contrast
 
