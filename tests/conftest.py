@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedgela.data.sources import Dataset, make_dataset
+from fedgela.data.dataset import Dataset, make_dataset
 from helpers import tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other

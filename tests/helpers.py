@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fedgela.algorithms import FedAvg, Phase, Update
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
+from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.federation import make_federation
-from fedgela.data.sources import Dataset, make_dataset
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.models import Backbone, Net, State

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedgela import models
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.evaluation import Record
+from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State
 from fedgela.server import InMemoryStore, Progress, Server, resolve
 from fedgela.training import Plan
@@ -35,7 +36,7 @@ def accuracy(server: Server, model: State, samples: Tensor, vectors: State | Non
     net.load_state_dict(model)
     net.eval()
     with torch.no_grad():
-        x = data.normalise(data.x_test[samples])
+        x = data.inputs(data.x_test[samples])
         logits = net(x) if vectors is None else server.algorithm.predict_personal(net, x, vectors)
     return 100 * (logits.argmax(dim=1) == data.y_test[samples]).double().mean().item()
 
@@ -166,7 +167,7 @@ def finetuned_accuracy(server: Server, model: State, client: int, round: int) ->
     plan = Plan(FedAvg().loss, (), e.lr, e.seed, "finetune", round)  # only addresses the batches
     for epoch in range(10):
         for batch in batches(plan, client, epoch, server.federation.train[client], e.batch_size):
-            loss = nn.functional.cross_entropy(net(data.normalise(data.x_train[batch])), data.y_train[batch])
+            loss = nn.functional.cross_entropy(net(data.inputs(data.x_train[batch])), data.y_train[batch])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -272,9 +273,9 @@ def test_evaluating_less_often_changes_no_figure(npz: Path, name: str) -> None:
 class NormBackbone(Backbone):
     """A body with BatchNorm, as a ResNet has, in milliseconds."""
 
-    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+    def __init__(self, spec: InputSpec) -> None:
         super().__init__(width=6)
-        self.flat = nn.Linear(math.prod(image_shape), 6)
+        self.flat = nn.Linear(math.prod(spec.shape), 6)
         self.norm = nn.BatchNorm1d(6)
 
     def forward(self, x: Tensor) -> Tensor:

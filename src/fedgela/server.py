@@ -74,7 +74,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         partition_seed,
         experiment.validation,
     )
-    model = experiment.model or default_model(data.image_shape)
+    model = experiment.model or default_model(data.spec)
     located = {}  # so that a run can be resumed from any folder
     if experiment.dataset.endswith(".npz"):
         located["dataset"] = str(Path(experiment.dataset).resolve())
@@ -143,7 +143,7 @@ class Server:
         d = _set(self.experiment.projection)
         return build_net(
             _set(self.experiment.model),
-            data.image_shape,
+            data.spec,
             d,
             lambda: self.algorithm.head(d, data.classes, seed),
             seed,

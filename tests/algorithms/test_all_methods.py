@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS, FedAvg, Phase
 from fedgela.config import parse_experiment
+from fedgela.inputs import InputSpec
 from fedgela.models import Net, State, build_net
 from fedgela.server import Server, resolve
 from helpers import Recording, outcome_of, play, same, serve, tiny
@@ -184,7 +185,10 @@ def situation(name: str) -> tuple[FedAvg, Net, Tensor, Tensor, State]:
     """A client on its second visit that lacks two of four classes, in a late round of the run."""
     method = ALGORITHMS[name](**SMALL.get(name, {}))
     d, C = 8, 4
-    net, last = (build_net("tiny-cnn", (1, 8, 8), d, lambda: method.head(d, C, 0), seed) for seed in (0, 1))
+    net, last = (
+        build_net("tiny-cnn", InputSpec("image", (1, 8, 8)), d, lambda: method.head(d, C, 0), seed)
+        for seed in (0, 1)
+    )
     extra = method.initial_extra(d, C, 0)
     if name == "fedgen":
         extra["strength"] = torch.tensor([9.0, 9.0])

@@ -30,7 +30,7 @@ def train_by_hand(net: Net, server: Server, federation: Federation, client: int,
     for epoch in range(e.epochs):
         for batch in batches(address, client, epoch, federation.train[client], e.batch_size):
             sgd.zero_grad()
-            F.cross_entropy(net(data.normalise(data.x_train[batch])), data.y_train[batch]).backward()
+            F.cross_entropy(net(data.inputs(data.x_train[batch])), data.y_train[batch]).backward()
             sgd.step()
 
 

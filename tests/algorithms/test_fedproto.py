@@ -106,7 +106,7 @@ def test_prototypes_are_of_the_trained_model_on_all_training_samples(npz: Path) 
         server.net.eval()
         samples = federation.train[update.client]
         with torch.no_grad():
-            z = server.net.features(federation.data.normalise(federation.data.x_train[samples]))
+            z = server.net.features(federation.data.inputs(federation.data.x_train[samples]))
         y = federation.data.y_train[samples]
         for c in y.unique().tolist():
             torch.testing.assert_close(update.extra["means"][c], z[y == c].mean(dim=0))

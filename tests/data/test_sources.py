@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedgela.data import load_dataset
-from fedgela.data.sources import data_directories, make_dataset
+from fedgela.data.dataset import make_dataset
+from fedgela.data.sources import data_directories
 from fedgela.errors import UserError
 
 
@@ -34,7 +35,7 @@ def saved(folder: Path, name: str = "toy", **changes: Any) -> Path:
 def test_digits_are_1797_small_images_of_ten_classes() -> None:
     data = load_dataset("digits")
     assert len(data.y_train) + len(data.y_test) == 1797
-    assert data.image_shape == (1, 8, 8)
+    assert data.spec.shape == (1, 8, 8)
     assert data.x_train.dtype == data.x_test.dtype == torch.uint8
     assert data.x_train.max() == 255  # 16 grey levels over the whole range
     assert data.classes == 10
@@ -58,7 +59,7 @@ def test_grey_images_get_a_channel(tmp_path: Path) -> None:
     data = load_dataset(str(saved(tmp_path)))
     assert data.name == "toy"
     assert data.classes == 3
-    assert data.image_shape == (1, 8, 8)
+    assert data.spec.shape == (1, 8, 8)
     assert (data.x_train[:, 0].numpy() == given["x_train"]).all()
     assert (data.x_test[:, 0].numpy() == given["x_test"]).all()
     assert data.y_train.tolist() == given["y_train"].tolist()
@@ -69,7 +70,7 @@ def test_grey_images_get_a_channel(tmp_path: Path) -> None:
 def test_colour_images_get_channels_first(tmp_path: Path) -> None:
     given = arrays(shape=(6, 5, 3))
     data = load_dataset(str(saved(tmp_path, **given)))
-    assert data.image_shape == (3, 6, 5)
+    assert data.spec.shape == (3, 6, 5)
     assert (data.x_train.permute(0, 2, 3, 1).numpy() == given["x_train"]).all()
 
 
@@ -101,7 +102,7 @@ def test_labels_of_any_integer_type_are_taken(tmp_path: Path) -> None:
         ({"y_test": np.arange(6) - 2}, "y_test holds the label -2"),
         ({"y_train": np.zeros(12, int), "y_test": np.zeros(6, int)}, "at least 2 classes"),
         ({"y_train": np.full(12, 10**12)}, "label 1000000000000 is larger than the number of samples"),
-        ({"x_test": np.zeros((6, 8, 9), np.uint8)}, "train and test images differ in shape"),
+        ({"x_test": np.zeros((6, 8, 9), np.uint8)}, "train and test samples differ in shape"),
         ({"x_test": np.zeros((0, 8, 8), np.uint8), "y_test": np.zeros(0, int)}, "x_test holds no samples"),
         ({"client_train": np.zeros(12, int)}, "for train and test, or for neither"),
         ({"client_train": np.zeros(3, int), "client_test": np.zeros(6, int)}, "client_train must be 12"),
@@ -211,7 +212,7 @@ def test_normalised_training_images_have_mean_0_and_std_1_by_channel() -> None:
     x = np.stack(channels, axis=-1).astype(np.uint8)
     y = np.arange(50) % 2
     data = make_dataset("colours", x, y, x[:10], y[:10])
-    z = data.normalise(data.x_train)
+    z = data.inputs(data.x_train)
     assert z.dtype == torch.float32
     assert z.shape == (50, 3, 6, 5)
     torch.testing.assert_close(z.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-3, rtol=0)
@@ -222,10 +223,10 @@ def test_statistics_are_of_training_images_only() -> None:
     given = arrays()
     data = make_dataset("a", **given)
     other = make_dataset("b", **{**given, "x_test": 255 - given["x_test"]})
-    assert torch.equal(data.mean, other.mean)
-    assert torch.equal(data.std, other.std)
-    assert data.mean.item() == pytest.approx(given["x_train"].mean() / 255, rel=1e-6)
-    assert data.std.item() == pytest.approx(given["x_train"].std() / 255, rel=1e-6)
+    assert torch.equal(data.statistics[0], other.statistics[0])
+    assert torch.equal(data.statistics[1], other.statistics[1])
+    assert data.statistics[0].item() == pytest.approx(given["x_train"].mean() / 255, rel=1e-6)
+    assert data.statistics[1].item() == pytest.approx(given["x_train"].std() / 255, rel=1e-6)
 
 
 @pytest.mark.parametrize("level", [0, 77, 255])
@@ -235,6 +236,6 @@ def test_a_constant_channel_is_finite(level: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = make_dataset("flat", x, y, x, y)
-    z = data.normalise(data.x_train)
+    z = data.inputs(data.x_train)
     assert z.isfinite().all()
     assert z.abs().max() < 0.2

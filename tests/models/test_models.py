@@ -3,9 +3,14 @@ import torch
 from torch import nn
 
 from fedgela.errors import UserError
+from fedgela.inputs import InputSpec
 from fedgela.models import BACKBONES, build_net, default_model, default_projection
 
 CIFAR, DIGITS, FEMNIST = (3, 32, 32), (1, 8, 8), (1, 28, 28)
+
+
+def images(shape: tuple[int, ...]) -> InputSpec:
+    return InputSpec("image", shape)
 
 
 def parameters(module: nn.Module) -> int:
@@ -31,11 +36,11 @@ def parameters(module: nn.Module) -> int:
 def test_backbones_have_the_known_number_of_parameters(
     model: str, shape: tuple[int, int, int], expected: int
 ) -> None:
-    assert parameters(BACKBONES[model](shape)) == expected
+    assert parameters(BACKBONES[model](images(shape))) == expected
 
 
 def test_resnet18_of_grey_images_differs_in_its_stem_only() -> None:
-    assert parameters(BACKBONES["resnet18"](FEMNIST)) == 11_168_832 - 2 * 64 * 9
+    assert parameters(BACKBONES["resnet18"](images(FEMNIST))) == 11_168_832 - 2 * 64 * 9
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_resnet18_of_grey_images_differs_in_its_stem_only() -> None:
     ],
 )
 def test_features_and_logits_have_their_shapes(model: str, shape: tuple[int, int, int], width: int) -> None:
-    net = build_net(model, shape, 20, lambda: nn.Linear(20, 7), seed=0)
+    net = build_net(model, images(shape), 20, lambda: nn.Linear(20, 7), seed=0)
     x = torch.randn(2, *shape)
     assert net.backbone.width == width
     assert net.backbone(x).shape == (2, width)
@@ -63,14 +68,14 @@ def test_features_and_logits_have_their_shapes(model: str, shape: tuple[int, int
 @pytest.mark.parametrize(("model", "channels"), [("resnet18", 512), ("resnet50", 2048)])
 def test_resnets_halve_the_image_three_times(model: str, channels: int) -> None:
     # the paper's images are 32x32: a stem of stride 2 and pooling would leave one pixel of them
-    backbone = BACKBONES[model](CIFAR)
+    backbone = BACKBONES[model](images(CIFAR))
     assert backbone.blocks(backbone.stem(torch.randn(2, *CIFAR))).shape == (2, channels, 4, 4)
 
 
 def test_features_may_be_negative() -> None:
     # an ETF's directions point into every orthant: there must be no ReLU after the projection
     for model, shape in (("simple-cnn", CIFAR), ("tiny-cnn", DIGITS)):
-        net = build_net(model, shape, 84, nn.Identity, seed=0)
+        net = build_net(model, images(shape), 84, nn.Identity, seed=0)
         z = net.features(torch.randn(16, *shape))
         assert (z < 0).any()
         assert (net.backbone(torch.randn(16, *shape)) >= 0).all()  # the backbone itself ends in one
@@ -89,25 +94,25 @@ def test_projection_has_the_papers_size_and_room_for_an_etf(classes: int, d: int
     [(CIFAR, "resnet18"), (FEMNIST, "resnet18"), (DIGITS, "tiny-cnn"), ((3, 64, 8), "tiny-cnn")],
 )
 def test_default_model_fits_the_images(shape: tuple[int, int, int], model: str) -> None:
-    assert default_model(shape) == model
+    assert default_model(images(shape)) == model
 
 
 @pytest.mark.parametrize(
     ("model", "shape", "least"),
     [
-        ("simple-cnn", (3, 15, 32), "16x16, not 15x32"),
-        ("tiny-cnn", (1, 8, 3), "4x4, not 8x3"),
-        ("resnet18", DIGITS, "16x16, not 8x8"),
-        ("resnet50", (3, 32, 8), "16x16, not 32x8"),
+        ("simple-cnn", (3, 15, 32), "16x16, not image of shape 3x15x32"),
+        ("tiny-cnn", (1, 8, 3), "4x4, not image of shape 1x8x3"),
+        ("resnet18", DIGITS, "16x16, not image of shape 1x8x8"),
+        ("resnet50", (3, 32, 8), "16x16, not image of shape 3x32x8"),
     ],
 )
 def test_too_small_images_are_an_error(model: str, shape: tuple[int, int, int], least: str) -> None:
     with pytest.raises(UserError, match=f"model {model} needs images of at least {least}"):
-        BACKBONES[model](shape)
+        BACKBONES[model](images(shape))
 
 
 def body(seed: int, head: type[nn.Module] | None = None) -> dict[str, torch.Tensor]:
-    net = build_net("tiny-cnn", DIGITS, 84, head or nn.Identity, seed)
+    net = build_net("tiny-cnn", images(DIGITS), 84, head or nn.Identity, seed)
     return {name: value for name, value in net.state_dict().items() if not name.startswith("head.")}
 
 
@@ -122,7 +127,7 @@ def test_the_same_seed_gives_the_same_body_whatever_the_head() -> None:
 
 def test_the_same_seed_gives_the_same_head_whatever_the_body() -> None:
     small, large = (
-        build_net(model, (1, 16, 16), 84, lambda: nn.Linear(84, 10), seed=3)
+        build_net(model, images((1, 16, 16)), 84, lambda: nn.Linear(84, 10), seed=3)
         for model in ("tiny-cnn", "simple-cnn")
     )
     assert torch.equal(small.head.weight, large.head.weight)
@@ -143,6 +148,6 @@ def test_building_leaves_the_global_generator_alone() -> None:
 
 def test_every_parameter_gets_a_gradient() -> None:
     for model, shape in (("tiny-cnn", DIGITS), ("simple-cnn", CIFAR), ("resnet18", (3, 16, 16))):
-        net = build_net(model, shape, 84, lambda: nn.Linear(84, 10), seed=0)
+        net = build_net(model, images(shape), 84, lambda: nn.Linear(84, 10), seed=0)
         net(torch.randn(4, *shape)).square().sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())

@@ -28,7 +28,7 @@ def federation() -> Federation:
 
 def net_for(algorithm: FedAvg, federation: Federation) -> Net:
     data = federation.data
-    return build_net("tiny-cnn", data.image_shape, 8, lambda: algorithm.head(8, data.classes, 0), 0)
+    return build_net("tiny-cnn", data.spec, 8, lambda: algorithm.head(8, data.classes, 0), 0)
 
 
 def engine_for(net: Net, **changes: Any) -> EagerEngine:
@@ -54,7 +54,7 @@ def reference(
     velocity = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
     losses = []
     for batch in batches(plan, client, 0, federation.train[client], BATCH):
-        x, y = data.normalise(data.x_train[batch]).double(), data.y_train[batch]
+        x, y = data.inputs(data.x_train[batch]).double(), data.y_train[batch]
         logits = net(x)
         if algorithm.name == "fedgela":
             phi = C * counts / counts.sum()  # Eq. 4

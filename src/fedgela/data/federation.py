@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgela.data.dataset import Dataset
 from fedgela.data.partition import IID_BETA, Owners, Scheme, by_classes, dirichlet, natural
-from fedgela.data.sources import Dataset
 from fedgela.errors import UserError
 from fedgela.randomness import numpy_generator
 

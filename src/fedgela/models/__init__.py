@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from fedgela.inputs import InputSpec
 from fedgela.models.cnn import SimpleCNN, TinyCNN
 from fedgela.models.net import Backbone, Net, State, default_projection
 from fedgela.models.resnet import resnet18, resnet50
@@ -20,7 +21,7 @@ __all__ = [
     "default_projection",
 ]
 
-BACKBONES: dict[str, Callable[[tuple[int, int, int]], Backbone]] = {
+BACKBONES: dict[str, Callable[[InputSpec], Backbone]] = {
     "tiny-cnn": TinyCNN,
     "simple-cnn": SimpleCNN,
     "resnet18": resnet18,
@@ -28,18 +29,16 @@ BACKBONES: dict[str, Callable[[tuple[int, int, int]], Backbone]] = {
 }
 
 
-def default_model(image_shape: tuple[int, int, int]) -> str:
+def default_model(spec: InputSpec) -> str:
     """The paper's ResNet18, or the small net where images are too small for it."""
-    return "resnet18" if min(image_shape[1:]) >= 16 else "tiny-cnn"
+    return "resnet18" if min(spec.shape[1:]) >= 16 else "tiny-cnn"
 
 
-def build_net(
-    model: str, image_shape: tuple[int, int, int], d: int, head: Callable[[], nn.Module], seed: int
-) -> Net:
+def build_net(model: str, spec: InputSpec, d: int, head: Callable[[], nn.Module], seed: int) -> Net:
     """A net with initial weights from the seed: the same body for every method, whatever its head."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "init", "body"))
-        backbone = BACKBONES[model](image_shape)
+        backbone = BACKBONES[model](spec)
         projection = nn.Linear(backbone.width, d)
         torch.manual_seed(seed_of(seed, "init", "head"))
         return Net(backbone, projection, head())

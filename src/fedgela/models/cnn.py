@@ -2,17 +2,15 @@
 
 from torch import Tensor, nn
 
-from fedgela.errors import UserError
-from fedgela.models.net import Backbone
+from fedgela.inputs import InputSpec
+from fedgela.models.net import Backbone, image_shape
 
 
 class SimpleCNN(Backbone):
     """Two 5x5 convolutions (6 and 16 channels), each with 2x2 max pooling, then 120 and 84 units."""
 
-    def __init__(self, image_shape: tuple[int, int, int]) -> None:
-        channels, height, width = image_shape
-        if min(height, width) < 16:
-            raise UserError(f"model simple-cnn needs images of at least 16x16, not {height}x{width}")
+    def __init__(self, spec: InputSpec) -> None:
+        channels, height, width = image_shape("simple-cnn", spec, minimum=16)
         super().__init__(width=84)
         flat = 16 * _after_two(height) * _after_two(width)
         self.layers = nn.Sequential(
@@ -42,10 +40,8 @@ def _after_two(size: int) -> int:
 class TinyCNN(Backbone):
     """Two padded 3x3 convolutions (16 and 32 channels) with 2x2 max pooling: made for 8x8 digits."""
 
-    def __init__(self, image_shape: tuple[int, int, int]) -> None:
-        channels, height, width = image_shape
-        if min(height, width) < 4:
-            raise UserError(f"model tiny-cnn needs images of at least 4x4, not {height}x{width}")
+    def __init__(self, spec: InputSpec) -> None:
+        channels, height, width = image_shape("tiny-cnn", spec, minimum=4)
         super().__init__(width=32 * (height // 4) * (width // 4))
         self.layers = nn.Sequential(
             nn.Conv2d(channels, 16, 3, padding=1),

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedgela.errors import UserError
+from fedgela.inputs import InputSpec
+
 State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
 
 
@@ -13,6 +16,14 @@ class Backbone(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+
+
+def image_shape(model: str, spec: InputSpec, minimum: int) -> tuple[int, int, int]:
+    """Channels, height and width of the images that a model takes."""
+    if spec.kind != "image" or min(spec.shape[1:]) < minimum:
+        raise UserError(f"model {model} needs images of at least {minimum}x{minimum}, not {spec}")
+    channels, height, width = spec.shape
+    return channels, height, width
 
 
 class Net(nn.Module):

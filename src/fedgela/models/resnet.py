@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.errors import UserError
-from fedgela.models.net import Backbone
+from fedgela.inputs import InputSpec
+from fedgela.models.net import Backbone, image_shape
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -53,10 +53,8 @@ def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
 class ResNet(Backbone):
     """Stem, four stages of 64, 128, 256 and 512 channels, global average pooling."""
 
-    def __init__(self, name: str, image_shape: tuple[int, int, int], depths: tuple[int, ...]) -> None:
-        channels, height, width = image_shape
-        if min(height, width) < 16:
-            raise UserError(f"model {name} needs images of at least 16x16, not {height}x{width}")
+    def __init__(self, name: str, spec: InputSpec, depths: tuple[int, ...]) -> None:
+        channels, *_ = image_shape(name, spec, minimum=16)
         make, expansion = (_basic, 1) if name == "resnet18" else (_bottleneck, 4)
         super().__init__(width=512 * expansion)
         self.stem = nn.Sequential(_conv(channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
@@ -73,9 +71,9 @@ class ResNet(Backbone):
         return x.mean(dim=(2, 3))
 
 
-def resnet18(image_shape: tuple[int, int, int]) -> ResNet:
-    return ResNet("resnet18", image_shape, (2, 2, 2, 2))
+def resnet18(spec: InputSpec) -> ResNet:
+    return ResNet("resnet18", spec, (2, 2, 2, 2))
 
 
-def resnet50(image_shape: tuple[int, int, int]) -> ResNet:
-    return ResNet("resnet50", image_shape, (3, 4, 6, 3))
+def resnet50(spec: InputSpec) -> ResNet:
+    return ResNet("resnet50", spec, (3, 4, 6, 3))

@@ -46,7 +46,7 @@ class EagerEngine:
             for epoch in range(epochs_before, epochs_before + phase.epochs):
                 index = batches(plan, job.client, epoch, samples, self.batch_size).to(self.device)
                 for batch in index:
-                    x, y = data.normalise(data.x_train[batch]), data.y_train[batch]
+                    x, y = data.training_inputs(data.x_train[batch], draw), data.y_train[batch]
                     loss = plan.loss(net, x, y, client)
                     optimiser.zero_grad(set_to_none=True)
                     loss.mean().backward()  # type: ignore[no-untyped-call]
@@ -71,7 +71,7 @@ class EagerEngine:
         for start in range(0, len(samples), self.EVALUATION_BATCH):
             part = slice(start, start + self.EVALUATION_BATCH)
             of_part = vectors | {name: value[part] for name, value in rows.items()}
-            x = data.normalise(data.x_test[samples[part]])
+            x = data.inputs(data.x_test[samples[part]])
             predicted[part] = predict(self.net, x, of_part).argmax(dim=1)
         return predicted.cpu()
 
@@ -81,7 +81,7 @@ class EagerEngine:
         self._load(model)
         self.net.eval()
         parts = torch.split(samples.to(self.device), self.EVALUATION_BATCH)
-        return torch.cat([self.net.features(data.normalise(data.x_train[part])) for part in parts])
+        return torch.cat([self.net.features(data.inputs(data.x_train[part])) for part in parts])
 
     def _here(self, state: State) -> State:
         return {name: value.to(self.device) for name, value in state.items()}

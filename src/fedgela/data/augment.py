@@ -1,0 +1,35 @@
+"""Augmentation of a training batch on its device, from addressed draws: the same on CPU and GPU."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgela.randomness import uniform
+
+PADDING = 4  # pixels that a crop may move by
+DEGREES = 15.0
+
+# streams of a step's draws; an algorithm's own streams count from 0
+_SHIFT, _FLIP, _TURN = 1001, 1002, 1003
+
+
+def crop_flip_rotate(images: Tensor, draw: Tensor) -> Tensor:
+    """Random crop with 4 pixels of black padding, horizontal flip, rotation by up to 15 degrees, as the
+    official code has them for CIFAR-100; uint8 [B, c, h, w] in, float of the same range out.
+
+    The three are one affine map of the sampling grid, read off at the nearest pixel.
+    """
+    B, _, h, w = images.shape
+    shift = (uniform(draw, _SHIFT, (B, 2)) * (2 * PADDING + 1)).floor() - PADDING  # whole pixels
+    flip = torch.where(uniform(draw, _FLIP, (B,)) < 0.5, -1.0, 1.0)
+    turn = (2 * uniform(draw, _TURN, (B,)) - 1) * math.radians(DEGREES)
+    cos, sin = turn.cos(), turn.sin()
+    # grid coordinates run from -1 to 1 over a side: turn the output's, flip, then shift by pixels
+    rows = [
+        torch.stack([flip * cos, -flip * sin * h / w, 2 * shift[:, 0] / w], dim=1),
+        torch.stack([sin * w / h, cos, 2 * shift[:, 1] / h], dim=1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, dim=1), [B, 1, h, w], align_corners=False)
+    return F.grid_sample(images.float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)

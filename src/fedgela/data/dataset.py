@@ -1,0 +1,170 @@
+"""A data set: samples as tensors, with labels, train and test, and client ids where the data has them."""
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgela.data.augment import crop_flip_rotate
+from fedgela.errors import UserError
+from fedgela.inputs import InputSpec, Kind
+
+_TENSORS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images are uint8 [n, channels, height, width], features float32 [n, d], tokens uint8 or int64
+    [n, length]; labels are int64 [n]. What takes a pass over the data is worked out when first asked for."""
+
+    name: str
+    kind: Kind
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: int
+    vocabulary: int = 0  # of tokens
+    class_names: tuple[str, ...] = ()  # empty: the classes are numbers
+    client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
+    client_test: np.ndarray | None = None
+    augment: bool = False  # training samples, see augment.py
+
+    @property
+    def spec(self) -> InputSpec:
+        return InputSpec(self.kind, tuple(self.x_train.shape[1:]), self.vocabulary)
+
+    @cached_property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the training samples, by channel of images scaled to [0, 1] or by
+        feature. What is constant becomes zero instead of NaN."""
+        x = self.x_train
+        axes = (0, 2, 3) if self.kind == "image" else (0,)
+        count = x.numel() // x.shape[1]
+        total, squares = (torch.zeros(x.shape[1], dtype=torch.float64, device=x.device) for _ in range(2))
+        for part in torch.split(x, 1000):
+            values = part.double() / 255 if self.kind == "image" else part.double()
+            total += values.sum(dim=axes)
+            squares += values.square().sum(dim=axes)
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=0).sqrt()
+        return mean.float(), torch.where(std > 1e-6 * (1 + mean.abs()), std, 1.0).float()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all samples and labels: a run goes on only with the data that it began with."""
+        digest = hashlib.sha256()
+        for name in _TENSORS:
+            tensor: Tensor = getattr(self, name).cpu()
+            if tensor.dim() == 4:
+                tensor = tensor.permute(0, 2, 3, 1)  # as images lie in memory
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()[:16]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The network's input of samples: images and features normalised, tokens as int64."""
+        if self.kind == "tokens":
+            return x.long()
+        mean, std = self.statistics
+        if self.kind == "features":
+            return (x - mean) / std
+        scale = (1.0 / (255.0 * std)).view(1, -1, 1, 1)
+        return x.float() * scale - (mean / std).view(1, -1, 1, 1)
+
+    def training_inputs(self, x: Tensor, draw: Tensor) -> Tensor:
+        """The same for training: augmented, where the data set is, by the step's draws."""
+        return self.inputs(crop_flip_rotate(x, draw) if self.augment else x)
+
+    def to(self, device: torch.device) -> "Dataset":
+        return dataclasses.replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
+
+
+def make_dataset(
+    name: str,
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    client_train: np.ndarray | None = None,
+    client_test: np.ndarray | None = None,
+    *,
+    vocabulary: int = 0,
+    class_names: tuple[str, ...] = (),
+    augment: bool = False,
+) -> Dataset:
+    """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
+    width, channels], float features [n, d], or, with a vocabulary, tokens [n, length]."""
+    kind: Kind = "tokens" if vocabulary else "features" if x_train.ndim == 2 else "image"
+    for part, x, y, ids in (
+        ("train", x_train, y_train, client_train),
+        ("test", x_test, y_test, client_test),
+    ):
+        _check_samples(part, x, kind, vocabulary)
+        for key, values in ((f"y_{part}", y), (f"client_{part}", ids)):
+            if values is None:
+                continue
+            if values.shape != x.shape[:1] or not np.issubdtype(values.dtype, np.integer):
+                raise UserError(
+                    f"{key} must be {len(x)} integers, one a sample of x_{part}, "
+                    f"not {values.dtype} {list(values.shape)}"
+                )
+        if y.min() < 0:
+            raise UserError(f"y_{part} holds the label {y.min()}; labels start at 0")
+    if x_train.shape[1:] != x_test.shape[1:]:
+        raise UserError(f"train and test samples differ in shape: {x_train.shape[1:]} and {x_test.shape[1:]}")
+    if (client_train is None) != (client_test is None):
+        raise UserError("client ids must be given for train and test, or for neither")
+    classes = max(int(max(y_train.max(), y_test.max())) + 1, len(class_names))
+    if classes < 2:
+        raise UserError("there must be at least 2 classes")
+    if classes > len(y_train) + len(y_test) + len(class_names):
+        raise UserError(f"the label {classes - 1} is larger than the number of samples")
+    return Dataset(
+        name=name,
+        kind=kind,
+        x_train=_tensor(x_train, kind),
+        y_train=torch.from_numpy(y_train.astype(np.int64)),
+        x_test=_tensor(x_test, kind),
+        y_test=torch.from_numpy(y_test.astype(np.int64)),
+        classes=classes,
+        vocabulary=vocabulary,
+        class_names=class_names,
+        client_train=client_train,
+        client_test=client_test,
+        augment=augment,
+    )
+
+
+def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> None:
+    if kind == "tokens":
+        right = x.ndim == 2 and np.issubdtype(x.dtype, np.integer)
+        wanted = "integer tokens [n, length]"
+    elif kind == "features":
+        right = x.ndim == 2 and np.issubdtype(x.dtype, np.number)
+        wanted = "numbers [n, features]"
+    else:
+        right = x.dtype == np.uint8 and x.ndim in (3, 4)
+        wanted = "uint8 images [n, height, width] or [n, height, width, channels]"
+    if not right:
+        hint = ", or numbers [n, features]" if kind == "image" else ""
+        raise UserError(f"x_{part} must be {wanted}{hint}, not {x.dtype} {list(x.shape)}")
+    if x.size == 0:
+        raise UserError(f"x_{part} holds no samples, or samples without content: {list(x.shape)}")
+    if kind == "features" and not np.isfinite(x).all():
+        raise UserError(f"x_{part} holds values that are no finite numbers")
+    if kind == "tokens" and not (x.min() >= 0 and x.max() < vocabulary):
+        raise UserError(f"x_{part} holds tokens outside of the vocabulary of {vocabulary}")
+
+
+def _tensor(x: np.ndarray, kind: Kind) -> Tensor:
+    """Images keep their place in memory (channels last) and get their channels in front as a view."""
+    if kind == "features":
+        return torch.from_numpy(x.astype(np.float32))
+    if kind == "image":
+        x = x[..., None] if x.ndim == 3 else x
+        return torch.from_numpy(x).permute(0, 3, 1, 2)
+    return torch.from_numpy(x)
