@@ -199,7 +199,7 @@ def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) 
 def test_fedavg_shows_no_pa_before_fine_tuning(command: Cli, config: Path) -> None:
     _, out, _ = command("run", config, "--out", "out", "--algorithm", "fedavg", "--rounds", "1")
     first = out.splitlines()[0]
-    assert "local accuracy" in first
+    assert re.search(r"GA [\d.]+  local [\d.]+", first)
     assert "PA" not in first
 
 

@@ -9,9 +9,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -25,13 +23,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _figures(record: Record) -> str:
-    text = f"loss {_number(record['train_loss'], 4)}"
+    parts = [f"loss {_number(record['train_loss'], 4)}"]
     if "GA" in record:
-        text += f"  GA {_number(record['GA'], 2)}"
+        parts.append(f"GA {_number(record['GA'], 2)}")
         # a G-FL method's PA is known after fine-tuning only; until then there is the local accuracy
-        name = "PA" if "PA" in record else "local_accuracy"
-        text += f"  {name.replace('_', ' ')} {_number(record[name], 2)}"
-    return text
+        name, label = ("PA", "PA") if "PA" in record else ("local_accuracy", "local")
+        parts.append(f"{label} {_number(record[name], 2)}")
+    return "  ".join(parts)
 
 
 class View(Listener):
@@ -85,15 +83,14 @@ class BarView(View):
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         super().__init__(console, runs)
+        # as narrow as a terminal of 80 columns
         self.bars = Progress(
-            SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             console=console,
         )
         self.all = self.bars.add_task("runs", total=runs, figures="") if runs > 1 else None

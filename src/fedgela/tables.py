@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -130,22 +131,25 @@ class Comparison:
         errors = [f"- {row.method}: {text}" for row in self.rows for text in _errors(row)]
         return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
 
-    def to_rich(self, title: str = "") -> Table:
-        table = Table(title=title or None, caption=self.legend())
-        table.add_column("method")
+    def to_rich(self) -> Table:
+        """For a terminal, narrow enough for 80 columns: a spread stands below its mean."""
+        table = Table(box=SIMPLE_HEAD, caption=self.legend(), caption_justify="left")
+        table.add_column("method", no_wrap=True)
         for metric, when in COLUMNS:
-            table.add_column(f"{metric} {when}", justify="right", no_wrap=True)
+            table.add_column(f"{metric}\n{when}", justify="right", no_wrap=True)
         if self._shows_difference():
             for metric in METRICS:
-                table.add_column(f"Δ {metric} last", justify="right", no_wrap=True)
+                table.add_column(f"Δ {metric}\nlast", justify="right", no_wrap=True)
         for row in self.rows:
             cells: list[Text] = [Text(row.method)]
             for metric, when in COLUMNS:
                 style = {0: "bold", 1: "underline"}.get(self._rank(row, metric, when), "")
-                cells.append(Text(_mean_std(row.summary(metric, when)), style=style))
+                cells.append(_stacked(_mean_std(row.summary(metric, when)), style))
             if self._shows_difference():
-                cells += [Text(self._difference(row, metric)) for metric in METRICS]
+                cells += [_stacked(self._difference(row, metric)) for metric in METRICS]
             table.add_row(*cells)
+            for text in _errors(row):
+                table.caption = f"{row.method}: {text}\n{table.caption}"
         return table
 
     def to_text(self) -> str:
@@ -205,6 +209,11 @@ def _mean_std(value: Mapping[str, float | None], sign: str = "") -> str:
     if mean is None or math.isnan(mean):
         return "-"
     return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def _stacked(text: str, style: str = "") -> Text:
+    mean, plus_minus, std = text.partition(" ± ")
+    return Text(mean, style=style) + Text(f"\n± {std}" if plus_minus else "", style="dim")
 
 
 def _errors(row: Row) -> list[str]:
