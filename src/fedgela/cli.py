@@ -26,9 +26,11 @@ Algorithm = Annotated[str | None, typer.Option(help="a method's name")]
 Algorithms = Annotated[
     str | None, typer.Option(help="methods, by comma, or 'all'; by default those of the config")
 ]
-DatasetName = Annotated[str | None, typer.Option(help="digits, an .npz file, or a name in --data-dir")]
+DatasetName = Annotated[str | None, typer.Option(help="a name, a folder, an .npz or a .parquet file")]
 DataDir = Annotated[str | None, typer.Option(help="where NAME.npz files lie")]
-Model = Annotated[str | None, typer.Option(help="tiny-cnn, simple-cnn, resnet18 or resnet50")]
+Model = Annotated[
+    str | None, typer.Option(help="a name, hf:ID of the hub, or your own as package.module:Net")
+]
 Partition = Annotated[str | None, typer.Option(help="dirichlet:BETA, classes:C, iid or natural")]
 Clients = Annotated[int | None, typer.Option(help="number of clients, N")]
 Sample = Annotated[int | None, typer.Option(help="clients that train in a round, K")]
@@ -220,6 +222,8 @@ def tune(
         score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
         print(f"{name:12s} {score}  {settings}")
     print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")
+    if any(trial.error for trial in best.values()):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -248,6 +252,52 @@ def burden(
     print("\n".join(measuring.lines(burdens)))
     if out is not None:
         write_json(out, [vars(b) for b in burdens])
+
+
+@app.command()
+def inspect(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(metavar="[DATASET|CONFIG.toml]", help="a data set, or an experiment")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="a folder for text, JSON, PNG and HTML")] = None,
+    algorithm: Algorithm = None,
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    sample: Sample = None,
+    batch_size: BatchSize = None,
+    seed: Annotated[int | None, typer.Option(help="of the split among clients")] = None,
+    set_: Set = None,
+) -> None:
+    """Tell before training who holds what, and whether FedGELA is likely to help."""
+    from fedgela import inspection, inspection_report
+    from fedgela.config import parse_experiment
+
+    config = Path(source) if source and source.endswith(".toml") else None
+    if config is not None:
+        context.params["config"] = config
+    elif source is not None:
+        if dataset is not None:
+            raise UserError(f"--dataset {dataset}: the data set is already given, {source}")
+        context.params["dataset"] = source
+    if out is not None:
+        inspection_report.check_folder(out)
+    found = inspection.inspect(parse_experiment(_table(context), str(config or "config")))
+    console = Console()
+    if console.is_terminal:
+        for block in inspection_report.blocks(found):
+            console.print(block if isinstance(block, str) else block.to_rich(), markup=False, highlight=False)
+            console.print()
+    else:
+        print(inspection_report.to_text(found), end="")
+    if out is not None:
+        written = inspection_report.save(found, out)
+        print(f"written to {out}: {', '.join(written)}")
+        if "heatmap.png" not in written:
+            print(inspection_report.NO_PICTURES)
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:

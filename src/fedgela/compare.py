@@ -6,7 +6,7 @@ OUT/table.json .csv .md .txt
 
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ from fedgela.algorithms import ALGORITHMS
 from fedgela.config import Experiment, parse_experiment
 from fedgela.errors import UserError, did_you_mean
 from fedgela.files import write_atomically
+from fedgela.imports import is_import_path
 from fedgela.progress import View
-from fedgela.runs import run_or_resume
+from fedgela.runs import RunFolder, already_holds_a_run, check_same, run_or_resume
+from fedgela.seeds import holds_seeds
+from fedgela.server import Server, resolve
 from fedgela.tables import Comparison, Row
 
 
@@ -26,25 +29,48 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
     methods = table.get("methods", {})
     if not isinstance(methods, dict) or not all(isinstance(m, dict) for m in methods.values()):
         raise UserError(f"{where}: methods must be tables, as in [methods.fedgela]")
+    if "methods" in table and not methods:
+        raise UserError(f"{where}: there is no method under [methods]")
     if not names:
         names = list(methods) or list(ALGORITHMS)
-    elif list(names) == ["all"]:
-        names = list(dict.fromkeys([*ALGORITHMS, *methods]))
-    experiments = {}
+    if "all" in names:
+        names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
+    methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
+    experiments: dict[str, Experiment] = {}
     for name in names:
+        path = name  # a user's own method goes by its class's name, as a folder can
+        if is_import_path(name):
+            name = name.rpartition(":")[2]
+        if name != path and name in experiments:
+            raise UserError(f"{where}: two methods are called {name!r}: give them tables [methods.NAME]")
         if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
             raise UserError(f"{where}: {name!r} cannot be a method's name: it names a folder")
-        if name not in methods and name not in ALGORITHMS:
+        if path == name and name not in methods and name not in ALGORITHMS:
             known = [*ALGORITHMS, *methods]
             raise UserError(
                 f"algorithms: there is no method {name!r}{did_you_mean(name, known)}; "
                 f"there are {', '.join(known)}"
             )
-        own = {"name": name, **methods.get(name, {})}
+        own = {"name": path, **methods.get(path, methods.get(name, {}))}
         # what is no hyper-parameter of the method is a key of the experiment, such as its own lr
         for_run = {key: own.pop(key) for key in list(own) if key in Experiment.model_fields}
-        experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, where)
+        place = f"{where}: [methods.{name}]" if name in methods else where
+        experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, place)
     return experiments
+
+
+def _with_algorithm_table(
+    methods: Mapping[str, Any], algorithm: object, names: Sequence[str], where: str
+) -> dict[str, Any]:
+    """The settings of an [algorithm] table, or of --set algorithm.KEY, go to the one method they are of."""
+    if not isinstance(algorithm, dict) or not algorithm.keys() - {"name"}:
+        return dict(methods)
+    if "name" not in algorithm and len(names) > 1:
+        raise UserError(
+            f"{where}: there are several methods here: write methods.NAME.KEY instead of algorithm.KEY"
+        )
+    name = str(algorithm.get("name", names[0]))
+    return {**methods, name: {**methods.get(name, {}), **algorithm}}
 
 
 def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View) -> Comparison:
@@ -52,6 +78,8 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
 
     A run that fails leaves the others' results in place, and its error in the table.
     """
+    check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
+    make_folder(out)
     rows = {name: Row(name) for name in experiments}
     for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
         for name, experiment in experiments.items():
@@ -69,7 +97,43 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
                     write_atomically(error_file, traceback.format_exc())
             else:
                 error_file.unlink(missing_ok=True)
-            out.mkdir(parents=True, exist_ok=True)
+            view.advance()
             Comparison(list(rows.values())).save(out)
     view.label = ""
     return Comparison(list(rows.values()))
+
+
+def check_possible(
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], folder_of: Callable[[str, int], Path]
+) -> None:
+    """Before anything is written: complain where nothing can run, or where other runs are in the way."""
+    errors = []
+    for name, experiment in experiments.items():
+        try:
+            for seed in seeds:
+                held = RunFolder(folder_of(name, seed))
+                if held.exists():
+                    try:
+                        check_same(experiment.with_(seed=seed), held)
+                    except UserError as error:
+                        raise Conflict(str(error)) from None
+            Server(*resolve(experiment.with_(seed=seeds[0])))
+        except Conflict:
+            raise
+        except UserError as error:
+            errors.append(error)
+    if len(errors) == len(experiments):
+        raise errors[0]
+
+
+class Conflict(UserError):
+    """Another run lies where one should go."""
+
+
+def make_folder(out: Path) -> None:
+    if RunFolder(out).exists() or holds_seeds(out):
+        raise already_holds_a_run(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be made a folder ({error.strerror})") from None

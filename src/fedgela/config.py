@@ -21,10 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from fedgela.algorithms import ALGORITHMS, FedAvg
+from fedgela.algorithms import ALGORITHMS, FedAvg, find_algorithm, name_of
 from fedgela.data.partition import Scheme
 from fedgela.errors import UserError, did_you_mean
-from fedgela.models import BACKBONES
+from fedgela.models import Policy, check_model
 from fedgela.schedule import parse_schedule
 
 
@@ -41,24 +41,30 @@ def _checked_by(parse: Any) -> AfterValidator:
 def make_algorithm(value: object) -> FedAvg:
     """An algorithm from its name, or from a table with its name and hyper-parameters."""
     if isinstance(value, FedAvg):
+        _method(name_of(value))  # a config must be able to name it again
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         raise ValueError(f"give a method's name or a table with its name, not {value!r}")
     name = table.get("name", "fedgela")
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise ValueError(
-            f"there is no method {name!r}{did_you_mean(str(name), ALGORITHMS)}; "
-            f"there are {', '.join(ALGORITHMS)}"
-        )
+    if not isinstance(name, str):
+        raise ValueError(f"a method's name is a string, not {name!r}")
+    method = _method(name)
     own = {key: value for key, value in table.items() if key != "name"}
     # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
     text = json.dumps(own, default=str)
-    return TypeAdapter(ALGORITHMS[name]).validate_json(text)
+    return TypeAdapter(method).validate_json(text)
+
+
+def _method(name: str) -> type[FedAvg]:
+    try:
+        return find_algorithm(name)
+    except UserError as error:
+        raise ValueError(str(error)) from None
 
 
 def _algorithm_table(algorithm: FedAvg) -> dict[str, Any]:
-    return {"name": algorithm.name, **dataclasses.asdict(algorithm)}
+    return {"name": name_of(algorithm), **dataclasses.asdict(algorithm)}
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -78,15 +84,21 @@ class Experiment(BaseModel):
     )
 
     # the data, and who holds it
-    dataset: Annotated[str, Field(min_length=1)] = "digits"  # built in, an .npz file, or its name
+    dataset: Annotated[str, Field(min_length=1)] = "digits"  # a name, a folder, an .npz or a .parquet file
     data_dir: str | None = None  # where NAME.npz files lie
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
+    unreadable: Literal["error", "skip"] = "error"  # images of a folder or .parquet that cannot be read
+    augment: bool | None = None  # training images; only cifar100's
     partition: Annotated[str, _checked_by(Scheme.parse)] = "dirichlet:0.1"  # who holds what
-    clients: Count | None = None  # N; 10 unless the data has natural clients
+    clients: Count | None = None  # N; 10, or all natural clients
     min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets
 
     # the model
-    model: str | None = None  # by the size of the images
+    model: str | None = None  # a name, hf:ID, or your own as package.module:Net; by the data
+    pretrained: bool = True  # models of the hub only: start from its weights
+    weights: Annotated[str, Field(min_length=1)] | None = None  # .safetensors of a backbone, or a hub folder
+    batchnorm: Policy = "averaged"  # or local (FedBN), or group: GroupNorm in its place
     projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d; 84 up to 84 classes
 
     # the round
@@ -128,10 +140,11 @@ class Experiment(BaseModel):
     @field_validator("model")
     @classmethod
     def _known_model(cls, name: str | None) -> str | None:
-        if name is not None and name not in BACKBONES:
-            raise ValueError(
-                f"there is no model {name!r}{did_you_mean(name, BACKBONES)}; there are {', '.join(BACKBONES)}"
-            )
+        try:
+            if name is not None:
+                check_model(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
         return name
 
     @field_validator("device")
@@ -174,7 +187,10 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 
 def known_keys(algorithm: str | None = None) -> list[str]:
     """All keys a config may have, those of the algorithm dotted."""
-    method = ALGORITHMS.get(algorithm or "", ALGORITHMS["fedgela"])
+    try:
+        method = find_algorithm(algorithm or "fedgela")
+    except UserError:
+        method = ALGORITHMS["fedgela"]
     own = [f"algorithm.{field.name}" for field in dataclasses.fields(method)]
     return [*Experiment.model_fields, "algorithm.name", *own]
 

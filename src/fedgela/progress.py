@@ -53,6 +53,9 @@ class View(Listener):
             text = "interrupted; 'fedgela resume DIR' goes on (for compare, the same command again)"
             Console(stderr=True).print(f"fedgela: {text}", markup=False, highlight=False, soft_wrap=True)
 
+    def advance(self) -> None:
+        """One of the runs has ended, well or not."""
+
     def note(self, text: str) -> None:
         self.console.print(f"{self._prefix()}note: {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -124,7 +127,7 @@ class BarView(View):
     def finishing(self) -> None:
         self.bars.update(self.current, figures="measuring the final models")
 
-    def finished(self, result: Record) -> None:
+    def advance(self) -> None:
         if self.all is not None:
             self.bars.advance(self.all)
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import fedgela
-from fedgela.algorithms import ServerState
+from fedgela.algorithms import ServerState, name_of
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies
@@ -151,7 +151,7 @@ class RunFolder:
             for name, value in progress.best_model.items()
             if value is not progress.server.model[name]  # a fixed ETF, or the last round is the best
         }
-        for name in ("visited", "right", "right_on_union", "scored"):
+        for name in ("visited", "right", "right_on_union"):
             groups.setdefault("tally", {})[name] = getattr(progress, name)
         note = {
             "round": progress.round,
@@ -268,6 +268,9 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
     folder = RunFolder(path)
     if folder.exists():
         raise already_holds_a_run(path)
+    for name in ("seeds.toml", "table.json", "trials.json"):
+        if (path / name).exists():
+            raise UserError(f"{path}: this folder holds {name} of several runs; choose another --out")
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
     resolved, federation = resolve(experiment)
@@ -308,14 +311,20 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
     held = RunFolder(folder)
     if not held.exists():
         return run(experiment, folder, listener)
+    check_same(experiment, held)
+    result = held.result()
+    return result if result is not None else resume(folder, listener)
+
+
+def check_same(experiment: Experiment, held: RunFolder) -> None:
+    """A folder's run must be the one that is asked for, but for where it is computed."""
     wanted, found = resolve(experiment)[0].model_dump(), held.experiment().model_dump()
     for key in wanted.keys() - set(HARDWARE):
         if wanted[key] != found[key]:
             raise UserError(
-                f"{folder}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
+                f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"
             )
-    return resume(folder, listener)
 
 
 def _go_on(
@@ -379,7 +388,7 @@ def summarise(
     """result.json."""
     e, algorithm = server.experiment, server.algorithm
     result: Record = {
-        "algorithm": algorithm.name,
+        "algorithm": name_of(algorithm),
         "dataset": e.dataset,
         "data_fingerprint": server.federation.data.fingerprint,
         "partition": e.partition,
@@ -390,7 +399,8 @@ def summarise(
         "seed": e.seed,
         "unit": "percent",
         "measured_on": "validation data" if e.validation > 0 else "test data",
-        "best_is": "the maximum over rounds, chosen on the data it is measured on",
+        "best_is": "the maximum over rounds, chosen on the data it is measured on"
+        + ("; PA's is fine-tuned from the round of the best GA" if algorithm.PA_of == "finetuned" else ""),
         "GA_of": algorithm.GA_of,
         "PA_of": algorithm.PA_of,
     }
@@ -413,6 +423,8 @@ def summarise(
         totals = server.federation.test_counts
         result["local_accuracy_by_client"] = client_accuracies(progress.right, totals)
     result["shares"] = algorithm.shares()
+    lost = [record["round"] for record in records if record["train_loss"] is None]
+    result["diverged_round"] = lost[0] if lost else None  # the first whose loss is no finite number
     result["wall_seconds"] = round(seconds, 3)
     result["device"] = device_name(torch.device(e.device))
     result["threads"] = e.threads

@@ -44,6 +44,7 @@ def resume_seeds(path: Path, view: View) -> Record:
     for seed in seeds:
         view.label = f"seed {seed}"
         results[seed] = run_or_resume(experiment.with_(seed=seed), path / f"seed-{seed}", view)
+        view.advance()
     summary = summary_of_seeds(results)
     write_json(path / RESULT, summary)
     return summary

@@ -10,9 +10,11 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update
+from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update, average
 from fedgela.config import Experiment
 from fedgela.data import Federation, build_federation, load_dataset
+from fedgela.data.catalogue import known
+from fedgela.data.sources import as_path
 from fedgela.errors import UserError
 from fedgela.evaluation import (
     Record,
@@ -22,7 +24,15 @@ from fedgela.evaluation import (
     mean_angles,
     train_loss,
 )
-from fedgela.models import Net, State, build_net, default_model, default_projection
+from fedgela.models import (
+    Net,
+    State,
+    batchnorm_entries,
+    build_net,
+    default_model,
+    default_projection,
+    resolved_model,
+)
 from fedgela.randomness import generator
 from fedgela.schedule import parse_schedule
 from fedgela.training import EagerEngine, Engine, Job, Optimiser, Outcome, Plan, Question
@@ -53,7 +63,6 @@ class Progress:
     visited: Tensor  # [N], int64: the last round in which a client trained, 0 before its first
     right: Tensor  # [N, C], int64: own test samples that the client's last local model got right
     right_on_union: Tensor  # [N, C]: the same on the union of the test sets, where GA is of local models
-    scored: Tensor  # [N], int64: the visit that `right_on_union` is of
     round: int = 0
     best_round: int = 0
     best_GA: float = -1.0
@@ -63,7 +72,13 @@ class Progress:
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     """The federation, and the experiment with every open choice filled in."""
     device = _device(experiment.device)
-    data = load_dataset(experiment.dataset, experiment.data_dir)
+    data = load_dataset(
+        experiment.dataset,
+        experiment.data_dir,
+        image_size=experiment.image_size,
+        unreadable=experiment.unreadable,
+        augment=experiment.augment,
+    )
     partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
     min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples
     federation = build_federation(
@@ -74,12 +89,17 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         partition_seed,
         experiment.validation,
     )
-    model = experiment.model or default_model(data.spec)
+    source = known(experiment.dataset)
+    paper_model = source.model if source is not None else None
+    model = resolved_model(experiment.model or paper_model or default_model(data.spec))
     located = {}  # so that a run can be resumed from any folder
-    if experiment.dataset.endswith(".npz"):
-        located["dataset"] = str(Path(experiment.dataset).resolve())
+    path = as_path(experiment.dataset, experiment.data_dir)
+    if path is not None:
+        located["dataset"] = str(path.resolve())
     if experiment.data_dir is not None:
         located["data_dir"] = str(Path(experiment.data_dir).resolve())
+    if experiment.weights is not None:
+        located["weights"] = str(Path(experiment.weights).resolve())
     resolved = experiment.with_(
         **located,
         clients=federation.clients,
@@ -89,8 +109,8 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         projection=experiment.projection or default_projection(data.classes),
         partition_seed=partition_seed,
         device=str(device),
-        # a second thread only slows the smallest net down
-        threads=experiment.threads or (1 if model == "tiny-cnn" else os.cpu_count() or 1),
+        # a second thread only slows the smallest nets down
+        threads=experiment.threads or (1 if model in ("tiny-cnn", "mlp") else os.cpu_count() or 1),
     )
     return resolved, federation
 
@@ -123,6 +143,8 @@ class Server:
         # who trains: the clients, or for the Centralised bound one client with all their data
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
         self.net = self._build_net(device)
+        self.own_norm = self._own_norm()
+        self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.engine: Engine = EagerEngine(
             self.net,
             device,
@@ -147,7 +169,26 @@ class Server:
             d,
             lambda: self.algorithm.head(d, data.classes, seed),
             seed,
+            pretrained=self.experiment.pretrained,
+            weights=self.experiment.weights,
+            batchnorm=self.experiment.batchnorm,
         ).to(device)
+
+    def _own_norm(self) -> State:
+        """The initial BatchNorm of every client, where it is the client's own for good, as in FedBN: what
+        would travel, but does not."""
+        if self.experiment.batchnorm != "local" or self.algorithm.pooled:
+            return {}
+        entries = batchnorm_entries(self.net)
+        return {
+            name: value.detach().clone()
+            for name, value in self.net.state_dict().items()
+            if name in entries and self.algorithm.travels(name)
+        }
+
+    @property
+    def _scores_on_union(self) -> bool:
+        return self.algorithm.GA_of == "locals" or "GA_locals" in self.algorithm.beside
 
     def begin(self) -> Progress:
         """The state before the first round."""
@@ -158,7 +199,6 @@ class Server:
             visited=torch.zeros(N, dtype=torch.int64),
             right=torch.zeros(N, C, dtype=torch.int64),
             right_on_union=torch.zeros(N, C, dtype=torch.int64),
-            scored=torch.zeros(N, dtype=torch.int64),
         )
 
     def _initial_extra(self) -> State:
@@ -168,7 +208,7 @@ class Server:
         counts = self.trainees.train_counts
         stacked = self.algorithm.statistics(counts)
         p = counts.sum(dim=1).double() / counts.sum()
-        means = {name: p @ value for name, value in stacked.items()}
+        means = {name: (p @ value).float() for name, value in stacked.items()}
         return {name: value.to(self.device) for name, value in (own | means).items()}
 
     # -- a round -----------------------------------------------------------------------------------
@@ -184,15 +224,22 @@ class Server:
         C = self.federation.data.classes
         loss_sum, loss_count = torch.zeros(2, C, dtype=torch.float64)
         updates: list[Update] = []
+        norms: list[Update] = []
         classifiers: list[Tensor] = []
         for job, outcome in _in_order(jobs, self.engine.train(plan, jobs, self.trainees)):
             loss_sum += outcome.loss_sum
             loss_count += outcome.loss_count
             updates.append(self.update(outcome))
+            own_norm = {name: outcome.model[name] for name in self.own_norm}
+            norms.append(replace(updates[-1], model=own_norm, extra={}))
             if not self.algorithm.pooled:
                 self._visit(progress, job, outcome)
                 classifiers.append(self._classifier(outcome.model, job.vectors))
         self._aggregate(progress, updates)
+        if self.own_norm:
+            # FedBN has no global BatchNorm: for the global model's evaluation only, the mean of this round's
+            server = progress.server
+            progress.server = replace(server, model={**server.model, **average(norms)})
 
         record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
@@ -219,13 +266,21 @@ class Server:
 
     def job(self, progress: Progress, client: int) -> Job:
         algorithm, server = self.algorithm, progress.server
+        model = self._as_seen_by(client, server.model)
         last = self.store.get(client) if algorithm.keeps_model else None
         return Job(
             client,
-            algorithm.start(server.model, last),
+            algorithm.start(model, last),
             algorithm.client_vectors(self.trainees.train_counts[client], server.extra),
-            server.extra | algorithm.references(server.model, last),
+            server.extra | algorithm.references(model, last),
         )
+
+    def _as_seen_by(self, client: int, model: State) -> State:
+        """The global model with what is the client's own in it: BatchNorm, where that is local."""
+        if not self.own_norm:
+            return model
+        last = self.store.get(client) or self.own_norm
+        return model | {name: last[name] for name in self.own_norm}
 
     def _moment(self, progress: Progress) -> Moment:
         return Moment(self.experiment.seed, progress.round)
@@ -241,7 +296,7 @@ class Server:
         travelling = {
             name: value
             for name, value in outcome.model.items()
-            if algorithm.travels(name) and value.is_floating_point()
+            if algorithm.travels(name) and name not in self.own_norm and value.is_floating_point()
         }
         extra = algorithm.sends(self.trainees.train_counts[k], features)
         return Update(k, len(samples), travelling, extra)
@@ -254,7 +309,11 @@ class Server:
         question = Question(outcome.model, samples, job.vectors | progress.server.extra)
         predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
         progress.right[k] = self._right(predicted, samples)
-        if self.algorithm.keeps_model:
+        if self._scores_on_union:
+            question = replace(question, samples=self.union)
+            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+            progress.right_on_union[k] = self._right(predicted, self.union)
+        if self.keeps_models:
             self.store.put(k, _cpu(outcome.model))
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
@@ -297,8 +356,8 @@ class Server:
             record |= accuracy("GA", self._right(predicted, self.union), union_totals)
             if algorithm.PA_of == "global":
                 record |= mean_accuracy("PA", self._right_by_client(predicted), totals)
-        if algorithm.GA_of == "locals" or "GA_locals" in algorithm.beside:
-            self._score_on_union(progress)
+        if self._scores_on_union:
+            self._score_newcomers_on_union(progress)
             spread = mean_accuracy("GA_locals", progress.right_on_union, union_totals.expand_as(totals))
             if algorithm.GA_of == "locals":
                 spread = {k.replace("GA_locals", "GA"): v for k, v in spread.items()}
@@ -338,22 +397,16 @@ class Server:
         answers[samples] = predicted
         progress.right[new] = self._right_by_client(answers)[new]
 
-    def _score_on_union(self, progress: Progress) -> None:
-        """Bring every local model's right answers on the union of the test sets up to date."""
+    def _score_newcomers_on_union(self, progress: Progress) -> None:
         new = progress.visited == 0
         if new.any():
-            question = Question(progress.server.model, self.union, progress.server.extra)
+            # methods whose GA is of local models predict the union alike for all newcomers
+            server = progress.server
+            nobody = torch.zeros_like(self.federation.train_counts[0])
+            vectors = self.algorithm.client_vectors(nobody, server.extra)
+            question = Question(server.model, self.union, vectors | server.extra)
             predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
             progress.right_on_union[new] = self._right(predicted, self.union)
-        for k in (progress.scored != progress.visited).nonzero().flatten().tolist():
-            model = self.store.get(k)
-            assert model is not None, "a method whose GA is of local models keeps them"
-            extra = progress.server.extra
-            vectors = self.algorithm.client_vectors(self.federation.train_counts[k], extra)
-            question = Question(model, self.union, vectors | extra)
-            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
-            progress.right_on_union[k] = self._right(predicted, self.union)
-            progress.scored[k] = progress.visited[k]
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
         counts = self.federation.train_counts
@@ -395,7 +448,7 @@ class Server:
         parameters, `finetune_epochs` epochs at the run's learning rate."""
         e, plain = self.experiment, FedAvg()
         plan = Plan(plain.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
-        jobs = [Job(k, model, {}) for k in range(self.federation.clients)]
+        jobs = [Job(k, self._as_seen_by(k, model), {}) for k in range(self.federation.clients)]
         right = torch.zeros_like(self.federation.test_counts)
         for outcome in self.engine.train(plan, jobs, self.federation):
             samples = self.federation.test[outcome.client]

@@ -38,6 +38,13 @@ class Row:
     results: dict[int, Record] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
+    def diverged(self) -> list[int]:
+        """The seeds whose training loss was no finite number any more at some round."""
+        return [seed for seed, result in self.results.items() if result.get("diverged_round")]
+
+    def label(self) -> str:
+        return f"{self.method} †" if self.diverged() else self.method
+
     def values(self, metric: str, when: str) -> dict[int, float]:
         return {seed: result[metric][when] for seed, result in self.results.items()}
 
@@ -56,8 +63,9 @@ def summary_of_seeds(results: Mapping[int, Record]) -> Record:
     """The result of one experiment over several seeds."""
     row = Row("", dict(results))
     summary: Record = {"seeds": sorted(results), "unit": "percent"}
-    for metric in ("GA", "PA"):
-        summary[metric] = {when: row.summary(metric, when) for when in WHEN}
+    for metric in ("GA", "PA", "PA_finetuned", "GA_locals", "local_accuracy"):
+        if all(metric in result for result in results.values()):
+            summary[metric] = {when: row.summary(metric, when) for when in WHEN}
     return summary | {"runs": [results[seed] for seed in sorted(results)]}
 
 
@@ -90,6 +98,8 @@ class Comparison:
                     metric: {when: row.difference(self.baseline, metric, when) for when in WHEN}
                     for metric in METRICS
                 }
+            if row.diverged():
+                entry["diverged_seeds"] = row.diverged()
             if row.errors:
                 entry["errors"] = {str(seed): error for seed, error in row.errors.items()}
             listed.append(entry)
@@ -112,7 +122,7 @@ class Comparison:
             for metric, when in COLUMNS:
                 other = None if row is self.baseline else self.baseline
                 cells += row.difference(other, metric, when).values() if other else ["", ""]
-            writer.writerow([*cells, "; ".join(row.errors.values())])
+            writer.writerow([*cells, "; ".join(_errors(row))])
         return out.getvalue()
 
     def to_markdown(self) -> str:
@@ -120,7 +130,7 @@ class Comparison:
         head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for row in self.rows:
-            cells = [row.method]
+            cells = [row.label()]
             for metric, when in COLUMNS:
                 text = _mean_std(row.summary(metric, when))
                 mark = {0: ("**", "**"), 1: ("<u>", "</u>")}.get(self._rank(row, metric, when))
@@ -141,7 +151,7 @@ class Comparison:
             for metric in METRICS:
                 table.add_column(f"Δ {metric}\nlast", justify="right", no_wrap=True)
         for row in self.rows:
-            cells: list[Text] = [Text(row.method)]
+            cells: list[Text] = [Text(row.label())]
             for metric, when in COLUMNS:
                 style = {0: "bold", 1: "underline"}.get(self._rank(row, metric, when), "")
                 cells.append(_stacked(_mean_std(row.summary(metric, when)), style))
@@ -158,7 +168,7 @@ class Comparison:
         head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
         grid = [head]
         for row in self.rows:
-            cells = [row.method]
+            cells = [row.label()]
             for metric, when in COLUMNS:
                 mark = {0: "*", 1: "_"}.get(self._rank(row, metric, when), " ")
                 cells.append(_mean_std(row.summary(metric, when)) + mark)
@@ -181,9 +191,12 @@ class Comparison:
         text = "accuracy in percent"
         if any(len(row.results) > 1 for row in self.rows):
             text += ", mean ± standard deviation over seeds"
-        text += "; best: the maximum over rounds, chosen on the data it is measured on"
+        text += "; best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the "
+        text += "data it is measured on"
         if self._shows_difference():
             text += "; Δ: difference to fedavg, paired by seed"
+        if any(row.diverged() for row in self.rows):
+            text += "; †: the training loss became infinite or NaN"
         return text
 
     def save(self, folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import tomli_w
 
+from fedgela.compare import check_possible, make_folder
 from fedgela.config import Experiment, plain_table
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
@@ -22,8 +23,8 @@ from fedgela.progress import View
 from fedgela.runs import run_or_resume
 
 Metric = Literal["GA", "PA", "both"]
-# A method's grid is tried at the run's learning rate first, then at these multiples of it; FedAvg, which
-# has no hyper-parameter of its own, gets as many learning rates as the others get trials.
+# A method's grid is crossed with these multiples of the run's learning rate; FedAvg, which has no
+# hyper-parameter of its own, gets as many learning rates as the others get trials.
 LR_FACTORS = (1.0, 3.0, 0.3, 10.0, 0.1, 2.0, 0.5, 5.0, 0.2, 20.0, 0.05, 30.0)
 
 
@@ -44,16 +45,24 @@ class Trial:
 
 
 def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
-    """The first `trials` settings: the method's own grid at the run's learning rate, then at others."""
+    """So many settings to try: first the experiment's own, then the method's grid by learning rate, along
+    the diagonals, so that neither waits for the other to be exhausted."""
     axes: list[list[dict[str, Any]]] = []
     for names, values in experiment.algorithm.grid.items():
         keys = names.split(",")
-        axes.append([dict(zip(keys, v if len(keys) > 1 else (v,), strict=True)) for v in values])  # type: ignore[call-overload]
+        points: list[Any] = [value if len(keys) > 1 else (value,) for value in values]
+        axes.append([dict(zip(keys, point, strict=True)) for point in points])
     own = [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
-    every = [
-        {**point, "lr": float(f"{experiment.lr * factor:.6g}")} for factor in LR_FACTORS for point in own
-    ]
-    return every[:trials]
+    given = {key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}
+    settings = [{key: value for key, value in given.items() if value is not None}]
+    order = sorted(
+        itertools.product(range(len(own)), range(len(LR_FACTORS))), key=lambda ij: (sum(ij), ij[1])
+    )
+    for i, j in order:
+        point = {**own[i], "lr": float(f"{experiment.lr * LR_FACTORS[j]:.6g}")}
+        if point not in settings:
+            settings.append(point)
+    return settings[:trials]
 
 
 def tune(
@@ -66,6 +75,9 @@ def tune(
     view: View,
 ) -> dict[str, Trial]:
     """The best trial of every method. Run again, it goes on where it stopped."""
+    validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
+    check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
+    make_folder(out)
     done: list[Trial] = []
     for name, experiment in experiments.items():
         for number, settings in enumerate(candidates(experiment, trials), 1):
@@ -105,11 +117,12 @@ def _run_trial(
         settings = experiment.with_(**{**table, "validation": validation, "seed": seed})
         folder = out / trial.method / f"trial-{number}" / f"seed-{seed}"
         results.append(run_or_resume(settings, folder, view))
+        view.advance()
     return results
 
 
 def _best(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
-    """The best trial of each method; the earlier of equals, so that the given values win a tie."""
+    """The best trial of each method; the earlier of equals, so that the experiment's own values win a tie."""
     best: dict[str, Trial] = {}
     for trial in trials:
         held = best.get(trial.method)
@@ -127,7 +140,6 @@ def _save(
     by: Metric,
     out: Path,
 ) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "trials.json", [vars(trial) for trial in done])
     shared = plain_table(next(iter(experiments.values())))
     methods = {}

@@ -138,6 +138,8 @@ def test_defaults_come_back_from_toml(name: str) -> None:
     }
     if changed:  # other values too
         own = {key: (value or 1.0) / 2 for key, value in changed.items()}
+        if name == "fedge":
+            del own["phi_floor"]  # it does not adapt
         other = parse_experiment({"algorithm": {"name": name, **own}})
         assert other != experiment
         assert parse_experiment(tomllib.loads(other.to_toml())) == other

@@ -155,7 +155,7 @@ def test_the_global_model_is_the_plain_etf_and_the_personal_one_phi_times_it() -
 
 
 @pytest.mark.parametrize("phi", ["power:1", "power:0.5", "exp"])
-@pytest.mark.parametrize("name", ["fedgela", "fedge", "fedla"])
+@pytest.mark.parametrize("name", ["fedgela", "fedla"])
 def test_forms_computed_on_the_client_share_nothing(npz: Path, name: str, phi: str) -> None:
     method = ALGORITHMS[name](phi=phi)
     assert method.shares() is None
@@ -171,7 +171,7 @@ def test_the_papers_forms_share_and_say_so(npz: Path, tmp_path: Path, phi: str) 
     n_k = counts.sum(axis=1)
     expected = sum(n / n_k.sum() * Q(row / n) for n, row in zip(n_k, counts, strict=True))
     normaliser = server.begin().server.extra["phi_normaliser"]
-    np.testing.assert_allclose(normaliser.numpy(), expected)
+    np.testing.assert_allclose(normaliser.numpy(), expected, rtol=1e-6)
     # so that sum_k p_k Phi_kc = 1 for every class that somebody has
     phis = server.algorithm.client_vectors(server.federation.train_counts, {"phi_normaliser": normaliser})
     np.testing.assert_allclose(n_k / n_k.sum() @ phis["phi"].double().numpy(), 1.0, rtol=1e-6)
@@ -182,9 +182,6 @@ def test_the_papers_forms_share_and_say_so(npz: Path, tmp_path: Path, phi: str) 
     assert phi in shares
     assert "class distribution" in shares
     assert listener.notes == [f"FedGELA shares more than weights: {shares}"]
-    # without adaptation there is nothing to normalise
-    assert FedGE(phi=phi).shares() is None
-    assert FedGE(phi=phi).statistics(torch.tensor([COUNTS])) == {}
 
 
 def test_the_etf_never_travels_and_its_norm_does(npz: Path) -> None:

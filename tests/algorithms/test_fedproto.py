@@ -126,11 +126,14 @@ def test_prediction_by_the_nearest_prototype() -> None:
     net, x = small_net(method), BATCH[0]
     z = net.features(x).detach()
     prototypes = torch.stack([z[0], z[1], z[2]]) + 1e-3
-    client = {"prototypes": prototypes, "known": torch.tensor([True, True, False])}
+    everything = torch.ones(3, dtype=torch.bool)
+    client = {"prototypes": prototypes, "known": torch.tensor([True, True, False]), "present": everything}
     nearest = [min((0, 1), key=lambda c: (row - prototypes[c]).norm().item()) for row in z]
     predicted = method.predict_personal(net, x, client).argmax(dim=1)
     assert predicted.tolist() == nearest  # the third, unknown, is nobody's nearest
     assert predicted[:2].tolist() == [0, 1]
+    client["present"] = torch.tensor([True, False, True])  # only among the client's own classes
+    assert method.predict_personal(net, x, client).argmax(dim=1).eq(0).all()
     by_head = FedProto().predict_personal(net, x, client)
     assert torch.equal(by_head, net(x))
 
@@ -138,7 +141,8 @@ def test_prediction_by_the_nearest_prototype() -> None:
 def test_before_any_prototype_is_known_the_head_predicts() -> None:
     method = FedProto(prediction="prototype")
     net, x = small_net(method), BATCH[0]
-    client = {"prototypes": torch.zeros(3, 4).double(), "known": torch.zeros(3, dtype=torch.bool)}
+    nothing, everything = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
+    client = {"prototypes": torch.zeros(3, 4).double(), "known": nothing, "present": everything}
     assert torch.equal(method.predict_personal(net, x, client).argmax(dim=1), net(x).argmax(dim=1))
 
 

@@ -7,6 +7,8 @@ from fedgela.inputs import InputSpec
 from fedgela.models import BACKBONES, build_net, default_model, default_projection
 
 CIFAR, DIGITS, FEMNIST = (3, 32, 32), (1, 8, 8), (1, 28, 28)
+SHAKESPEARE = InputSpec("tokens", (80,), vocabulary=80)
+TABLE = InputSpec("features", (20,))
 
 
 def images(shape: tuple[int, ...]) -> InputSpec:
@@ -37,6 +39,67 @@ def test_backbones_have_the_known_number_of_parameters(
     model: str, shape: tuple[int, int, int], expected: int
 ) -> None:
     assert parameters(BACKBONES[model](images(shape))) == expected
+
+
+def test_lstm_is_leafs_two_layers_of_256_over_embeddings_of_8() -> None:
+    # four gates a layer, each with weights of its input and of its own output, and two biases
+    lower, upper = 4 * (8 * 256 + 256 * 256 + 2 * 256), 4 * (256 * 256 + 256 * 256 + 2 * 256)
+    lstm = BACKBONES["lstm"](SHAKESPEARE)
+    assert parameters(lstm) == 80 * 8 + lower + upper == 799_360
+    assert lstm.width == 256
+
+
+def test_lstm_reads_to_the_last_token() -> None:
+    lstm = BACKBONES["lstm"](SHAKESPEARE)
+    x = torch.randint(80, (3, 80))
+    y, z = x.clone(), x.clone()
+    y[:, 0] += 1 - 2 * (y[:, 0] == 79).long()
+    z[:, -1] += 1 - 2 * (z[:, -1] == 79).long()
+    first, early, late = (lstm(tokens) for tokens in (x, y, z))
+    assert first.shape == (3, 256)
+    assert not torch.equal(first, late)
+    assert (first - late).abs().max() > (first - early).abs().max()  # memory fades
+    # the state after 80 tokens, read in two parts, is the same
+    hidden, state = lstm.lstm(lstm.embedding(x[:, :50]))
+    hidden, _ = lstm.lstm(lstm.embedding(x[:, 50:]), state)
+    torch.testing.assert_close(hidden[:, -1], first)
+
+
+def test_an_lstm_can_be_a_teacher() -> None:
+    # cuDNN's and torch's LSTMs hold their weights in a list beside the parameters
+    student, teacher = (
+        build_net("lstm", SHAKESPEARE, 20, lambda: nn.Linear(20, 80), seed=seed) for seed in (0, 1)
+    )
+    x = torch.randint(80, (3, 80))
+    torch.testing.assert_close(student.features_of(teacher.state_dict(), x), teacher.eval().features(x))
+
+
+def test_mlp_has_two_hidden_layers_of_128() -> None:
+    mlp = BACKBONES["mlp"](TABLE)
+    assert parameters(mlp) == (20 * 128 + 128) + (128 * 128 + 128)
+    z = mlp(torch.randn(5, 20))
+    assert z.shape == (5, mlp.width) == (5, 128)
+    assert (z >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "wanted"),
+    [
+        ("lstm", images(CIFAR), "needs tokens, not image of shape 3x32x32"),
+        ("lstm", TABLE, "needs tokens, not features of shape 20"),
+        ("mlp", SHAKESPEARE, "needs features, not tokens of shape 80"),
+        ("resnet18", TABLE, "needs images of at least 16x16, not features of shape 20"),
+        ("tiny-cnn", SHAKESPEARE, "needs images of at least 4x4, not tokens of shape 80"),
+    ],
+)
+def test_a_model_of_another_kind_of_data_is_an_error(model: str, spec: InputSpec, wanted: str) -> None:
+    with pytest.raises(UserError, match=f"^model {model} {wanted}$"):
+        BACKBONES[model](spec)
+
+
+def test_default_model_fits_the_kind_of_data() -> None:
+    assert default_model(SHAKESPEARE) == "lstm"
+    assert default_model(TABLE) == "mlp"
 
 
 def test_resnet18_of_grey_images_differs_in_its_stem_only() -> None:

@@ -1,7 +1,8 @@
-"""The methods by name, in the order of the paper's tables. A new method is one file and one line here."""
+"""The methods by name, in the order of the paper's tables. A new method is one file and one line here; a
+user's own, outside of the package, is named by its import path."""
 
 from fedgela.algorithms.bounds import Centralised, Local
-from fedgela.algorithms.fedavg import FedAvg, Moment, Phase, ServerState, Update
+from fedgela.algorithms.fedavg import FedAvg, Moment, Phase, ServerState, Update, average
 from fedgela.algorithms.fedbabu import FedBABU
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.algorithms.fedgen import FedGen
@@ -12,8 +13,21 @@ from fedgela.algorithms.fedrep import FedRep
 from fedgela.algorithms.fedrod import FedRoD
 from fedgela.algorithms.fedrs import FedRS
 from fedgela.algorithms.moon import MOON
+from fedgela.errors import UserError, did_you_mean
+from fedgela.imports import import_path, load
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedGELA", "Moment", "Phase", "ServerState", "Update"]
+__all__ = [
+    "ALGORITHMS",
+    "FedAvg",
+    "FedGELA",
+    "Moment",
+    "Phase",
+    "ServerState",
+    "Update",
+    "average",
+    "find_algorithm",
+    "name_of",
+]
 
 _METHODS: tuple[type[FedAvg], ...] = (
     FedAvg,
@@ -33,3 +47,25 @@ _METHODS: tuple[type[FedAvg], ...] = (
     Centralised,
 )
 ALGORITHMS: dict[str, type[FedAvg]] = {method.name: method for method in _METHODS}
+
+
+def find_algorithm(name: str) -> type[FedAvg]:
+    """A method by its name, or a user's own by its import path, `my_package.methods:MyMethod`."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if ":" not in name:
+        raise UserError(
+            f"there is no method {name!r}{did_you_mean(name, ALGORITHMS)}; there are {', '.join(ALGORITHMS)}"
+        )
+    method = load(name)
+    if not isinstance(method, type) or not issubclass(method, FedAvg):
+        raise UserError(f"{name}: a method is a class derived from fedgela.algorithms.FedAvg")
+    if "__dataclass_fields__" not in vars(method):
+        raise UserError(f"{name}: a method is a dataclass: write @dataclass(frozen=True) above it")
+    return method
+
+
+def name_of(algorithm: FedAvg) -> str:
+    """What `find_algorithm` finds it by."""
+    method = type(algorithm)
+    return method.name if ALGORITHMS.get(method.name) is method else import_path(method)

@@ -21,7 +21,6 @@ class FedBABU(FedAvg):
     name: ClassVar[str] = "fedbabu"
     title: ClassVar[str] = "FedBABU"
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("GA_locals",)
-    keeps_model: ClassVar[bool] = True  # for GA of the local models
 
     def travels(self, entry: str) -> bool:
         return not entry.startswith(HEAD)

@@ -22,7 +22,7 @@ from fedgela.algorithms.fedavg import FedAvg
 from fedgela.geometry import PhiForm, phi, simplex_etf
 from fedgela.models import Net, State
 
-DEFAULT_E_W = 10.0  # the best of 1, 10, 100 on validation data (docs/fedgela.md)
+DEFAULT_E_W = 10.0  # chosen on validation data (docs/fedgela.md)
 
 FeatureNorm = Literal["l2", "batchnorm", "none"]
 
@@ -141,7 +141,7 @@ class FedGELA(FedAvg):
             return {"phi": torch.ones_like(counts, dtype=torch.float32), "present": present}
         normaliser = server.get("phi_normaliser")
         if normaliser is not None:
-            normaliser = normaliser.to(counts.device)
+            normaliser = normaliser.to(counts.device).double()
         lengths = phi(counts, self.phi, self.phi_floor, normaliser)
         return {"phi": lengths, "present": present}
 
@@ -173,6 +173,11 @@ class FedGE(FedGELA):
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
     adapt: bool = False
 
+    def __post_init__(self) -> None:
+        if self.adapt or (self.phi, self.phi_floor) != ("power:1", 0.0):
+            raise ValueError("fedge does not adapt: adapt, phi and phi_floor are fedgela's")
+        super().__post_init__()
+
 
 @dataclass(frozen=True)
 class FedLA(FedGELA):
@@ -183,3 +188,8 @@ class FedLA(FedGELA):
     grid: ClassVar[dict[str, tuple[object, ...]]] = {"phi": ("power:1", "power:0.5", "exp")}
     beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
     etf: bool = False
+
+    def __post_init__(self) -> None:
+        if self.etf:
+            raise ValueError("fedla has a learnable head: etf = true is fedgela")
+        super().__post_init__()

@@ -7,7 +7,8 @@ Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients,
 A client sends its mean feature of each of its classes, after local training. The server averages them by
 class, P_c = sum_k n_kc z_kc / sum_k n_kc over the clients that sent one (`weighted`; the authors' code weighs
 them alike). A class without a prototype yet adds no term. lambda = 1 as in the paper's experiments; the
-authors' code takes 0.1 for CIFAR10. Prediction is by the client's own head, or by the nearest prototype.
+authors' code takes 0.1 for CIFAR10. Prediction is by the client's own head, or by the nearest prototype
+among the client's own classes.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,6 +48,9 @@ class FedProto(FedAvg):
     def initial_extra(self, d: int, C: int, seed: int) -> State:
         return {"prototypes": torch.zeros(C, d), "known": torch.zeros(C, dtype=torch.bool)}
 
+    def client_vectors(self, counts: Tensor, server: State) -> State:
+        return {"present": counts > 0}
+
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
         z = net.features(x)
         distance = (z - client["prototypes"][y]).square().mean(dim=1)
@@ -73,6 +77,8 @@ class FedProto(FedAvg):
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         if self.prediction == "head":
             return super().predict_personal(net, x, client)
-        z, known = net.features(x), client["known"]
+        z = net.features(x)
+        known = client["known"] & client["present"]  # [C], or [B, C] for samples of many clients
         nearness = (-torch.cdist(z, client["prototypes"])).masked_fill(~known, -torch.inf)
-        return torch.where(known.any(), nearness, net.head(z))  # no prototypes before the first round
+        # before the first round there are no prototypes
+        return torch.where(known.any(dim=-1, keepdim=True), nearness, net.head(z))

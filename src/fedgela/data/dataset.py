@@ -33,6 +33,7 @@ class Dataset:
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
     augment: bool = False  # training samples, see augment.py
+    client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
 
     @property
     def spec(self) -> InputSpec:
@@ -94,6 +95,7 @@ def make_dataset(
     *,
     vocabulary: int = 0,
     class_names: tuple[str, ...] = (),
+    client_names: tuple[str, ...] = (),
     augment: bool = False,
 ) -> Dataset:
     """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
@@ -118,6 +120,10 @@ def make_dataset(
         raise UserError(f"train and test samples differ in shape: {x_train.shape[1:]} and {x_test.shape[1:]}")
     if (client_train is None) != (client_test is None):
         raise UserError("client ids must be given for train and test, or for neither")
+    if client_names and client_train is not None and client_test is not None:
+        ids = np.concatenate([client_train, client_test])
+        if ids.min() < 0 or ids.max() >= len(client_names):
+            raise UserError(f"client ids must be places among the {len(client_names)} client_names")
     classes = max(int(max(y_train.max(), y_test.max())) + 1, len(class_names))
     if classes < 2:
         raise UserError("there must be at least 2 classes")
@@ -136,6 +142,7 @@ def make_dataset(
         client_train=client_train,
         client_test=client_test,
         augment=augment,
+        client_names=client_names,
     )
 
 

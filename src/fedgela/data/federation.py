@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedgela.data.dataset import Dataset
-from fedgela.data.partition import IID_BETA, Owners, Scheme, by_classes, dirichlet, natural
+from fedgela.data.partition import IID_BETA, LEFT_OUT, Owners, Scheme, by_classes, dirichlet, natural
+from fedgela.data.split import every_fifth
 from fedgela.errors import UserError
 from fedgela.randomness import numpy_generator
 
@@ -85,14 +86,10 @@ def build_federation(
     y_train, y_test = data.y_train.numpy(), data.y_test.numpy()
     rng = numpy_generator(seed, "partition")
     if scheme.kind == "natural":
-        if data.client_train is None or data.client_test is None:
-            raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
-        train, test, found = natural(data.client_train, data.client_test)
-        if clients is not None and clients != found:
-            raise UserError(
-                f"partition natural: the data set {data.name!r} has {found} clients, not {clients}"
-            )
-        clients = found
+        data = _with_own_tests(data)
+        assert data.client_train is not None and data.client_test is not None
+        train, test, clients = natural(data.client_train, data.client_test, clients, rng, data.client_names)
+        data, train, test = _without_left_out(data, train, test)
     else:
         clients = 10 if clients is None else clients
         if clients > len(y_train):
@@ -104,17 +101,65 @@ def build_federation(
             train, test = dirichlet(y_train, y_test, data.classes, clients, beta, min_samples, rng)
     if validation > 0:
         held_out = _hold_out(train, clients, validation, numpy_generator(seed, "validation"))
-        data = dataclasses.replace(
-            data,
-            x_train=data.x_train[~held_out],
-            y_train=data.y_train[~held_out],
-            x_test=data.x_train[held_out],
-            y_test=data.y_train[held_out],
-            client_train=None,
-            client_test=None,
-        )
+        data = _hold_back(data, held_out)
         train, test = train[~held_out], train[held_out]
     return make_federation(data, clients, train, test)
+
+
+def _with_own_tests(data: Dataset) -> Dataset:
+    """Data whose natural clients have test samples of their own.
+
+    Where no client of the test samples is one of the training samples (MNIST by writer), there is nothing
+    to tell a client's accuracy by: every fifth of its training samples then takes the place of the test set.
+    """
+    if data.client_train is None or data.client_test is None:
+        raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
+    if np.isin(data.client_test, data.client_train).any():
+        return data
+    test = every_fifth(data.client_train, then=data.y_train.numpy())
+    if not test.any():
+        raise UserError(
+            f"partition natural: no client of the data set {data.name!r} has test samples of its own, "
+            "or two training samples to split"
+        )
+    return _hold_back(data, test)
+
+
+def _hold_back(data: Dataset, held_out: np.ndarray) -> Dataset:
+    """Training samples take the place of the test samples, which are never looked at."""
+    ids = data.client_train
+    return dataclasses.replace(
+        data,
+        x_train=data.x_train[~held_out],
+        y_train=data.y_train[~held_out],
+        x_test=data.x_train[held_out],
+        y_test=data.y_train[held_out],
+        client_train=None if ids is None else ids[~held_out],
+        client_test=None if ids is None else ids[held_out],
+    )
+
+
+def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Dataset, Owners, Owners]:
+    """The samples of clients that were not drawn are no part of the federation."""
+    kept_train, kept_test = train != LEFT_OUT, test != LEFT_OUT
+    if kept_train.all() and kept_test.all():
+        return data, train, test
+    if not kept_test.any():
+        raise UserError(
+            f"partition natural: none of the drawn clients of {data.name!r} has test samples; draw more, "
+            "or with another partition_seed"
+        )
+    assert data.client_train is not None and data.client_test is not None
+    data = dataclasses.replace(
+        data,
+        x_train=data.x_train[kept_train],
+        y_train=data.y_train[kept_train],
+        x_test=data.x_test[kept_test],
+        y_test=data.y_test[kept_test],
+        client_train=data.client_train[kept_train],
+        client_test=data.client_test[kept_test],
+    )
+    return data, train[kept_train], test[kept_test]
 
 
 def _hold_out(

@@ -1,10 +1,11 @@
 """Who holds which sample.
 
 A partition gives every training and every test sample to exactly one client: `owner[i]` is the client
-of sample i. A client's test samples follow the same class proportions as its training samples, which
-is what a personal accuracy is about.
+of sample i (`natural` may leave out clients, with all their samples). A client's test samples follow the
+same class proportions as its training samples, which is what a personal accuracy is about.
 """
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,16 +173,62 @@ def deal_classes(
     return holds[rng.permutation(clients)]
 
 
+LEFT_OUT = -1  # the owner of a sample of a natural client that was not drawn
+
+
 def natural(
-    ids_train: npt.NDArray[np.integer], ids_test: npt.NDArray[np.integer]
+    ids_train: npt.NDArray[np.integer],
+    ids_test: npt.NDArray[np.integer],
+    clients: int | None,
+    rng: np.random.Generator,
+    names: tuple[str, ...] = (),
 ) -> tuple[Owners, Owners, int]:
-    """Clients as the data has them, numbered in the order of their ids; and how many there are."""
+    """Clients as the data has them, numbered in the order of their ids; and how many there are.
+
+    Fewer than the data has are drawn, and the samples of the others are LEFT_OUT (LEAF: 50 writers of
+    3,500). More are made by splitting, again and again the one with the largest parts (the paper: 20
+    clients of 6 centres); a client's training and test samples are dealt evenly to its parts.
+    """
     ids, train = np.unique(ids_train, return_inverse=True)
-    place = np.searchsorted(ids, ids_test).clip(max=len(ids) - 1)
-    unknown = np.unique(ids_test[ids[place] != ids_test])
+    test = np.searchsorted(ids, ids_test).clip(max=len(ids) - 1)
+    unknown = np.unique(ids_test[ids[test] != ids_test])
     if len(unknown):
+        name = names[unknown[0]] if names else unknown[0]
         raise UserError(
-            f"partition natural: client {unknown[0]} has test samples but no training samples"
+            f"partition natural: client {name} has test samples but no training samples"
             + (f" (and {len(unknown) - 1} more clients)" if len(unknown) > 1 else "")
         )
-    return train.astype(np.int64), place.astype(np.int64), len(ids)
+    found = len(ids)
+    clients = found if clients is None else clients
+    if clients <= found:
+        number = np.full(found, LEFT_OUT, dtype=np.int64)
+        number[np.sort(rng.permutation(found)[:clients])] = np.arange(clients)
+        return number[train], number[test], clients
+    if clients > len(train):
+        raise UserError(f"clients: {clients} are more than the {len(train)} training samples")
+    parts = split_largest(np.bincount(train), clients)
+    first = np.cumsum(parts) - parts
+    return _deal_parts(train, first, parts, rng), _deal_parts(test, first, parts, rng), clients
+
+
+def split_largest(sizes: Owners, clients: int) -> Owners:
+    """Into how many parts each of `sizes` is split: one after another, what has the largest parts is
+    split once more, until there are `clients` parts."""
+    parts = [1] * len(sizes)
+    heap = [(-float(size), k) for k, size in enumerate(sizes)]
+    heapq.heapify(heap)
+    for _ in range(clients - len(sizes)):
+        _, k = heap[0]
+        parts[k] += 1
+        heapq.heapreplace(heap, (-sizes[k] / parts[k], k))
+    return np.array(parts, dtype=np.int64)
+
+
+def _deal_parts(natural_owner: Owners, first: Owners, parts: Owners, rng: np.random.Generator) -> Owners:
+    """Deal every natural client's samples, shuffled, in turn to its parts first, first + 1, ..."""
+    order = np.lexsort((rng.random(len(natural_owner)), natural_owner))
+    sizes = np.bincount(natural_owner, minlength=len(parts))
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    owner = np.empty(len(order), dtype=np.int64)
+    owner[order] = np.repeat(first, sizes) + place % np.repeat(parts, sizes)
+    return owner

@@ -1,57 +1,93 @@
-"""Where a data set comes from: built in, or a file."""
+"""Where a data set comes from: built in, a name (the data directory, then the hub), a folder or a file."""
 
+import dataclasses
 import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
+from fedgela.data.catalogue import BUILT_IN, NAMES, Source, known
 from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.folder import load_folder
+from fedgela.data.hub import HubError, fetch
+from fedgela.data.npz import keep_npz, load_npz
+from fedgela.data.parquet import load_parquet
+from fedgela.data.split import every_fifth
+from fedgela.data.unreadable import Unreadable
 from fedgela.errors import UserError, did_you_mean
 
-BUILT_IN = ("digits",)
-# what np.load raises for a file that is damaged or something else, by where the damage lies
-UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    TypeError,
-    NotImplementedError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+FILES = (".npz", ".parquet")
 
 
-def load_dataset(name: str, data_dir: str | None = None) -> Dataset:
-    """`digits` (built in), the path of an .npz, or a name to be found as NAME.npz in the data directory."""
-    if name == "digits":
-        return _digits()
-    path = Path(name)
-    if path.suffix == ".npz":
-        if not is_file(path):
-            raise UserError(f"dataset: there is no file {name}")
-        return _npz(path.stem, path)
-    folders = data_directories(data_dir)
-    for folder in folders:
-        path = folder / f"{name}.npz"
-        if is_file(path):
-            return _npz(name, path)
-    looked = ", ".join(str(folder) for folder in folders)
-    raise UserError(
-        f"dataset: {name!r} is neither built in ({', '.join(BUILT_IN)}) nor an .npz file"
-        f"{did_you_mean(name, BUILT_IN)}; looked for {name}.npz in {looked}\n"
-        "such a file holds x_train, x_test (uint8 images [n, height, width] or [n, height, width, "
-        "channels]), y_train, y_test (labels from 0), and for natural clients client_train, client_test"
-    )
+def load_dataset(
+    name: str,
+    data_dir: str | None = None,
+    *,
+    image_size: int | None = None,
+    unreadable: Unreadable = "error",
+    augment: bool | None = None,
+) -> Dataset:
+    """A data set by its name, or the user's own by the path of a folder, an .npz or a .parquet file.
+
+    `image_size`: images are resized to such squares where they are decoded (folders, .parquet, the hub).
+    `unreadable`: what happens to images that cannot be read. `augment`: None is as the data set has it.
+    """
+    path = as_path(name, data_dir)
+    if path is None:
+        data = _digits() if name in BUILT_IN else _by_name(name, data_dir, image_size)
+    elif path.is_dir():
+        data = load_folder(path, image_size, unreadable)
+    elif path.suffix == ".npz":
+        data = load_npz(path.stem, path)
+    else:
+        data = load_parquet(path, image_size, unreadable)
+    if image_size is not None and data.kind == "image" and data.spec.shape[1:] != (image_size, image_size):
+        height, width = data.spec.shape[1:]
+        raise UserError(
+            f"image_size: the images of {name!r} are {height}x{width}; only images that are decoded "
+            "(of a folder, a .parquet file or the hub) are resized"
+        )
+    if augment is None:
+        return data
+    if augment and data.kind != "image":
+        raise UserError(f"augment: only images are augmented, and {name!r} is {data.spec}")
+    return dataclasses.replace(data, augment=augment)
 
 
-def is_file(path: Path) -> bool:
+def as_path(name: str, data_dir: str | None = None) -> Path | None:
+    """The user's own folder or file that `name` means; None where it is a data set's name.
+
+    What looks like a path is one; a bare word is a folder only where no data set has that name.
+    """
+    path = Path(name).expanduser()
+    if path.suffix in FILES or len(path.parts) > 1 or name.startswith((".", "~")):
+        if not (_is_file(path) or _is_folder(path)):
+            raise UserError(
+                f"dataset: there is no {'file' if path.suffix in FILES else 'folder or file'} {name}"
+            )
+        if _is_file(path) and path.suffix not in FILES:
+            raise UserError(f"dataset: {name} is neither a folder nor an .npz or .parquet file")
+        return path
+    if name in BUILT_IN or known(name) or _in_data_directory(name, data_dir) or not _is_folder(path):
+        return None
+    return path
+
+
+def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):  # no such name can be a file's
         return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+# -- by name -------------------------------------------------------------------------------------------
 
 
 def data_directories(data_dir: str | None) -> list[Path]:
@@ -64,6 +100,53 @@ def data_directories(data_dir: str | None) -> list[Path]:
     return [Path(cache).expanduser() / "fedgela"]
 
 
+def _in_data_directory(name: str, data_dir: str | None) -> Path | None:
+    for folder in data_directories(data_dir):
+        for spelling in dict.fromkeys((name, name.replace("-", "_"), name.replace("_", "-"))):
+            if _is_file(folder / f"{spelling}.npz"):
+                return folder / f"{spelling}.npz"
+    return None
+
+
+def _by_name(name: str, data_dir: str | None, image_size: int | None) -> Dataset:
+    source = known(name)
+    stem = name
+    if source is not None and source.kind == "image" and image_size not in (None, source.size):
+        stem = f"{name}_{image_size}"  # another size is another file
+    path = _in_data_directory(stem, data_dir)
+    if path is None:
+        if source is None:
+            raise _unknown(name, data_dir)
+        path = data_directories(data_dir)[0] / f"{stem.replace('-', '_')}.npz"
+        _fetch(name, source, image_size or source.size, path)
+    data = load_npz(name, path)
+    return data if source is None else dataclasses.replace(data, augment=source.augment)
+
+
+def _fetch(name: str, source: Source, size: int, path: Path) -> None:
+    try:
+        arrays = fetch(source, size)
+    except HubError as error:
+        raise UserError(
+            f"dataset: {name} is not in {path.parent}, and could not be fetched from the Hugging Face hub "
+            f"({source.hub}): {error}\nto do without, put a file {path.name} there with {source.form}"
+        ) from None
+    try:
+        keep_npz(path, arrays)
+    except OSError as error:
+        raise UserError(f"dataset: {path} cannot be written ({error})") from None
+
+
+def _unknown(name: str, data_dir: str | None) -> UserError:
+    looked = ", ".join(str(folder) for folder in data_directories(data_dir))
+    return UserError(
+        f"dataset: {name!r} is no data set's name ({', '.join(NAMES)}), no folder and no file"
+        f"{did_you_mean(name, NAMES)}; looked for {name}.npz in {looked}\n"
+        "such a file holds x_train, x_test (uint8 images [n, height, width] or [n, height, width, "
+        "channels]), y_train, y_test (labels from 0), and for natural clients client_train, client_test"
+    )
+
+
 def _digits() -> Dataset:
     """scikit-learn's 1,797 real handwritten digits, 8x8; every fifth sample of a class is a test sample."""
     from sklearn.datasets import load_digits  # sklearn takes a second to import
@@ -71,31 +154,5 @@ def _digits() -> Dataset:
     bunch = load_digits()
     x = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # grey levels 0..16
     y = bunch.target.astype(np.int64)
-    place_in_class = np.empty_like(y)
-    for c in range(10):
-        place_in_class[y == c] = np.arange((y == c).sum())
-    test = place_in_class % 5 == 4
+    test = every_fifth(y)
     return make_dataset("digits", x[~test], y[~test], x[test], y[test])
-
-
-def _npz(name: str, path: Path) -> Dataset:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except UNREADABLE as error:
-        raise UserError(f"{path}: not a readable .npz file ({error})") from None
-    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
-    try:
-        return make_dataset(
-            name,
-            arrays["x_train"],
-            arrays["y_train"],
-            arrays["x_test"],
-            arrays["y_test"],
-            client_train=arrays.get("client_train"),
-            client_test=arrays.get("client_test"),
-        )
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None

@@ -1,24 +1,37 @@
 """Backbones that give features, and the net: backbone, projection, head."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from fedgela.errors import UserError, did_you_mean
+from fedgela.imports import is_import_path
 from fedgela.inputs import InputSpec
 from fedgela.models.cnn import SimpleCNN, TinyCNN
+from fedgela.models.hub import PREFIX, SHORT_NAMES, hub_backbone, hub_id, is_hub_model
+from fedgela.models.lstm import LSTM
+from fedgela.models.mlp import MLP
 from fedgela.models.net import Backbone, Net, State, default_projection
+from fedgela.models.norm import Policy, batchnorm_entries, with_groupnorm
+from fedgela.models.own import own_backbone, own_maker
 from fedgela.models.resnet import resnet18, resnet50
+from fedgela.models.weights import load_weights
 from fedgela.randomness import seed_of
 
 __all__ = [
     "BACKBONES",
     "Backbone",
     "Net",
+    "Policy",
     "State",
+    "batchnorm_entries",
     "build_net",
+    "check_model",
     "default_model",
     "default_projection",
+    "resolved_model",
 ]
 
 BACKBONES: dict[str, Callable[[InputSpec], Backbone]] = {
@@ -26,19 +39,86 @@ BACKBONES: dict[str, Callable[[InputSpec], Backbone]] = {
     "simple-cnn": SimpleCNN,
     "resnet18": resnet18,
     "resnet50": resnet50,
+    "lstm": LSTM,
+    "mlp": MLP,
 }
 
 
 def default_model(spec: InputSpec) -> str:
-    """The paper's ResNet18, or the small net where images are too small for it."""
+    """The paper's ResNet18, or the small net where images are too small for it; LEAF's LSTM for tokens."""
+    if spec.kind == "tokens":
+        return "lstm"
+    if spec.kind == "features":
+        return "mlp"
     return "resnet18" if min(spec.shape[1:]) >= 16 else "tiny-cnn"
 
 
-def build_net(model: str, spec: InputSpec, d: int, head: Callable[[], nn.Module], seed: int) -> Net:
+def resolved_model(name: str) -> str:
+    """The name by which a run finds its model from any folder."""
+    folder = Path(hub_id(name))
+    return f"{PREFIX}{folder.resolve()}" if name.startswith(PREFIX) and folder.is_dir() else name
+
+
+def check_model(name: str) -> None:
+    """A UserError where no model has this name; a user's own is imported."""
+    if name in BACKBONES or is_hub_model(name):
+        return
+    if is_import_path(name):
+        own_maker(name)
+        return
+    names = [*BACKBONES, *SHORT_NAMES]
+    raise UserError(
+        f"there is no model {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}, "
+        "hf:ID of the Hugging Face hub, and your own as my_package.my_module:MyNet"
+    )
+
+
+def make_backbone(
+    model: str,
+    spec: InputSpec,
+    pretrained: bool = True,
+    weights: str | None = None,
+    batchnorm: Policy = "averaged",
+) -> Backbone:
+    """A backbone by name. `pretrained` is for models of the hub; `weights` is a .safetensors file, or for
+    them a folder of save_pretrained."""
+    if weights is not None:
+        _check_weights(model, Path(weights))
+    if is_hub_model(model):
+        backbone: Backbone = hub_backbone(model, spec, pretrained, weights)
+    elif model in BACKBONES:
+        backbone = BACKBONES[model](spec)
+    else:
+        backbone = own_backbone(model, spec)
+    if batchnorm == "group":
+        with_groupnorm(backbone)
+    if weights is not None and Path(weights).is_file():  # a folder has been read by the hub's own loader
+        load_weights(Path(weights), *backbone.loadable())
+    return backbone
+
+
+def _check_weights(model: str, weights: Path) -> None:
+    if not weights.exists():
+        raise UserError(f"weights: there is no file or folder {weights}")
+    if weights.is_dir() and not is_hub_model(model):
+        raise UserError(f"weights: {weights} is a folder; model {model} takes a .safetensors file")
+
+
+def build_net(
+    model: str,
+    spec: InputSpec,
+    d: int,
+    head: Callable[[], nn.Module],
+    seed: int,
+    *,
+    pretrained: bool = True,
+    weights: str | None = None,
+    batchnorm: Policy = "averaged",
+) -> Net:
     """A net with initial weights from the seed: the same body for every method, whatever its head."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "init", "body"))
-        backbone = BACKBONES[model](spec)
+        backbone = make_backbone(model, spec, pretrained, weights, batchnorm)
         projection = nn.Linear(backbone.width, d)
         torch.manual_seed(seed_of(seed, "init", "head"))
         return Net(backbone, projection, head())

@@ -5,17 +5,27 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedgela.errors import UserError
-from fedgela.inputs import InputSpec
+from fedgela.inputs import InputSpec, Kind
 
 State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
 
 
 class Backbone(nn.Module):
-    """Maps images [B, channels, height, width] to [B, width]."""
+    """Maps a batch of samples, as an InputSpec describes them, to features [B, width]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+
+    def loadable(self) -> tuple[nn.Module, tuple[str, ...]]:
+        """What a file of weights fills, and how its entries' names may begin there: as in a run's global
+        model, or as the module's own."""
+        return self, ("backbone.", "")
+
+
+def needs(model: str, kind: Kind, spec: InputSpec) -> None:
+    if spec.kind != kind:
+        raise UserError(f"model {model} needs {kind}, not {spec}")
 
 
 def image_shape(model: str, spec: InputSpec, minimum: int) -> tuple[int, int, int]:

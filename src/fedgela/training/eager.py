@@ -24,7 +24,11 @@ class EagerEngine:
 
     def train(self, plan: Plan, jobs: Sequence[Job], federation: Federation) -> Iterator[Outcome]:
         for job in jobs:
-            yield self._train_one(plan, job, federation)
+            # a net's own draws (dropout) are addressed as well: by the client and the round
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(first_draw(plan, job.client))
+                outcome = self._train_one(plan, job, federation)
+            yield outcome
 
     def _train_one(self, plan: Plan, job: Job, federation: Federation) -> Outcome:
         data, net = federation.data, self.net

@@ -1,0 +1,71 @@
+"""The data sets that are known by name: where they are on the Hugging Face hub, and what the paper does."""
+
+from dataclasses import dataclass
+
+from fedgela.inputs import Kind
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set of the hub, and the columns of its table that matter here."""
+
+    hub: str  # its id
+    label: str
+    sample: str
+    config: str | None = None  # of several tables under one id
+    client: str | None = None  # the column of natural clients
+    kind: Kind = "image"
+    size: int = 32  # images are resized to this square; no change where they have this size
+    augment: bool = False  # as the official code does
+    model: str = "resnet18"  # the paper's
+    clients: int | None = None  # the paper's number of clients made of natural ones
+
+    @property
+    def form(self) -> str:
+        """What its .npz holds, for whoever has to make one."""
+        if self.kind == "tokens":
+            return "text (uint8 characters), offset (of each role in it, and the end), role (their names)"
+        shape = "height, width, channels"
+        clients = ", client_train, client_test (integers)" if self.client else ""
+        return f"x_train, x_test (uint8 images [n, {shape}]), y_train, y_test (labels from 0){clients}"
+
+
+CATALOGUE = {
+    "cifar10": Source("uoft-cs/cifar10", sample="img", label="label"),
+    "cifar100": Source("uoft-cs/cifar100", sample="img", label="fine_label", augment=True),
+    "svhn": Source("ufldl-stanford/svhn", sample="image", label="label", config="cropped_digits"),
+    "fed-isic2019": Source(
+        "flwrlabs/fed-isic2019",
+        sample="image",
+        label="label",
+        client="center",
+        size=84,
+        model="efficientnet-b0",
+        clients=20,
+    ),
+    "femnist": Source(
+        "flwrlabs/femnist",
+        sample="image",
+        label="character",
+        client="writer_id",
+        size=28,
+        model="simple-cnn",
+        clients=50,
+    ),
+    "shakespeare": Source(
+        "flwrlabs/shakespeare",
+        sample="x",
+        label="y",
+        client="character_id",
+        kind="tokens",
+        model="lstm",
+        clients=50,
+    ),
+}
+BUILT_IN = ("digits",)
+NAMES = (*BUILT_IN, *CATALOGUE)
+
+
+def known(name: str) -> Source | None:
+    """The entry of a name, in which '-' and '_' are alike."""
+    return CATALOGUE.get(name.replace("_", "-"))

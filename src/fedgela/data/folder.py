@@ -1,0 +1,146 @@
+"""A folder of images: SITE/CLASS/*.jpg, whose sites are natural clients, or CLASS/*.jpg to be partitioned."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
+from fedgela.data.npz import naming
+from fedgela.data.split import every_fifth
+from fedgela.data.unreadable import Unreadable, without_unreadable
+from fedgela.errors import UserError
+
+LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
+DEEPEST = 4  # folders below the root: one more than any layout has
+
+
+@dataclass(frozen=True, order=True)
+class Image:
+    """One file of a folder, by the folders it lies in."""
+
+    site: str  # '' where there are none
+    label: str
+    test: bool
+    path: Path
+
+
+def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
+    root = path.resolve()
+    if root.name == "train" and (root.parent / "test").is_dir():
+        root = root.parent  # the test folder beside it belongs to it
+    with naming(path):
+        images = _images(root)
+        x, read = without_unreadable(
+            decode([image.path for image in images], image_size or DEFAULT_SIZE),
+            lambda i: str(images[i].path.relative_to(root)),
+            unreadable,
+        )
+        return _dataset(path.resolve().name, [image for image, ok in zip(images, read, strict=True) if ok], x)
+
+
+def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
+    classes, y = np.unique([image.label for image in images], return_inverse=True)
+    sites, client = np.unique([image.site for image in images], return_inverse=True)
+    natural = bool(images[0].site)
+    if len(classes) < 2:
+        raise UserError(f"holds one class only, {classes[0]}; there must be at least 2")
+    test = np.array([image.test for image in images])
+    if not test.any():
+        test = every_fifth(client, then=y) if natural else every_fifth(y)
+    return make_dataset(
+        name,
+        x[~test],
+        y[~test],
+        x[test],
+        y[test],
+        client_train=client[~test] if natural else None,
+        client_test=client[test] if natural else None,
+        class_names=tuple(classes.tolist()),
+        client_names=tuple(sites.tolist()) if natural else (),
+    )
+
+
+def _images(root: Path) -> list[Image]:
+    """All image files in the order of their names, with what their folders say."""
+    found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
+    folders: list[tuple[str, ...]] = []
+    for place, inner, files in os.walk(root, followlinks=True):
+        parts = Path(place).relative_to(root).parts
+        inner[:] = sorted(name for name in inner if _visible(name)) if len(parts) < DEEPEST else []
+        folders.append(parts)
+        found += [(parts, name) for name in sorted(files) if _visible(name) and _is_image(name)]
+    if not found:
+        raise UserError(f"holds no images ({', '.join(SUFFIXES)}); they are expected as {LAYOUTS}")
+    has_train = any(parts[:1] == ("train",) for parts, _ in found)
+    has_test = any(parts[:1] == ("test",) for parts, _ in found)
+    if has_train and not has_test:
+        raise UserError("has a folder train but no images in a folder test; add it, or give the folder train")
+    heads = {"train", "test"} if has_train else {"test"} if has_test else set()
+    _check_heads(found, heads, has_train)
+    depth = _depth(found, heads)
+    _check_empty(found, folders, heads, depth)
+    images = []
+    for parts, name in found:
+        below = _below(parts, heads)
+        site = below[0] if depth == 2 else ""
+        images.append(
+            Image(site, below[-1], parts[0] == "test" and "test" in heads, root.joinpath(*parts, name))
+        )
+    if all(image.test for image in images):
+        raise UserError("has a folder test but no training images")
+    return sorted(images)
+
+
+def _visible(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _below(parts: tuple[str, ...], heads: set[str]) -> tuple[str, ...]:
+    """The folders without a leading train or test."""
+    return parts[1:] if parts and parts[0] in heads else parts
+
+
+def _check_heads(found: list[tuple[tuple[str, ...], str]], heads: set[str], has_train: bool) -> None:
+    for parts, name in found:
+        if has_train and parts[:1] and parts[0] not in heads:
+            raise UserError(f"{'/'.join((*parts, name))} lies beside train and test, which hold all images")
+        if len(parts) == 1 and parts[0] in heads:
+            raise UserError(
+                f"{parts[0]}/{name} lies in no class: {parts[0]} is for classes in folders (a class of that "
+                "name needs another one)"
+            )
+
+
+def _depth(found: list[tuple[tuple[str, ...], str]], heads: set[str]) -> int:
+    """1 for CLASS/*.jpg, 2 for SITE/CLASS/*.jpg."""
+    example: dict[int, str] = {}
+    for parts, name in found:
+        example.setdefault(len(_below(parts, heads)), "/".join((*parts, name)))
+    if len(example) > 1:
+        shown = " but ".join(list(example.values())[:2])
+        raise UserError(f"its images lie at different depths: {shown}\nexpected is {LAYOUTS}, one of the two")
+    depth = next(iter(example))
+    if depth not in (1, 2):
+        raise UserError(f"{example[depth]} lies neither in CLASS nor in SITE/CLASS: expected is {LAYOUTS}")
+    return depth
+
+
+def _check_empty(
+    found: list[tuple[tuple[str, ...], str]], folders: list[tuple[str, ...]], heads: set[str], depth: int
+) -> None:
+    """A class without any image, or a site without any, is a mistake; a site without some class is not."""
+    filled = {_below(parts, heads) for parts, _ in found}
+    below = [_below(parts, heads) for parts in folders]
+    for what, place in (("site", 0), ("class", 1)) if depth == 2 else (("class", 0),):
+        names = {parts[place] for parts in below if len(parts) > place}
+        empty = sorted(names - {parts[place] for parts in filled})
+        if empty:
+            more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
+            raise UserError(f"the {what} {empty[0]} has no images{more}")

@@ -1,0 +1,66 @@
+"""Decoding images of any size and kind to one square size."""
+
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgela.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+DEFAULT_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """uint8 images [n, size, size, 3], or [n, size, size] where all are grey; and what could not be read."""
+
+    x: np.ndarray
+    failed: dict[int, str]  # place -> why
+
+
+def decode(images: Sequence[Path | bytes], size: int) -> Decoded:
+    """Read, turn upright, and resize; in threads, since Pillow's decoders let others run."""
+    try:
+        import PIL.Image
+    except ImportError:
+        raise UserError("images are read with Pillow, which is missing: pip install 'fedgela[hub]'") from None
+    x = np.zeros((len(images), size, size, 3), dtype=np.uint8)
+    colour = np.zeros(len(images), dtype=bool)
+    failed: dict[int, str] = {}
+
+    def one(i: int) -> None:
+        source = images[i]
+        try:
+            with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+                pixels = _pixels(image, size)
+        except Exception as error:  # damaged files raise whatever a decoder stumbles over
+            failed[i] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return
+        colour[i] = pixels.ndim == 3
+        x[i] = pixels if colour[i] else pixels[..., None]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, range(len(images))))
+    return Decoded(x if colour.any() else x[..., 0].copy(), dict(sorted(failed.items())))
+
+
+def _pixels(image: Any, size: int) -> np.ndarray:
+    """[size, size] of a grey image, [size, size, 3] of any other."""
+    from PIL import Image, ImageOps
+
+    image.draft(None, (2 * size, 2 * size))  # JPEG: no more pixels decoded than are of use
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):  # 16 bits a pixel: scaled, where convert("L") would clip
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError("32 bits a pixel: their range is not known")
+    image = image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB")
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image)

@@ -1,0 +1,128 @@
+"""An .npz file of the data directory or of the user's own, and how one is kept with its checksum."""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.split import every_fifth
+from fedgela.data.text import next_characters
+from fedgela.errors import UserError
+from fedgela.files import TEMPORARY, sync_folder, write_atomically
+
+# what np.load raises for a file that is damaged or something else, by where the damage lies
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    TypeError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+Arrays = dict[str, np.ndarray]
+
+
+def load_npz(name: str, path: Path) -> Dataset:
+    arrays = _read(path)
+    with naming(path):
+        if {"text", "offset", "role"} <= arrays.keys():
+            return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
+        if {"x", "y"} <= arrays.keys() and not set(PARTS) & arrays.keys():
+            arrays = _split(arrays)
+        missing = [key for key in PARTS if key not in arrays]
+        if missing:
+            raise UserError(f"lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
+        return make_dataset(
+            name,
+            arrays["x_train"],
+            arrays["y_train"],
+            arrays["x_test"],
+            arrays["y_test"],
+            client_train=arrays.get("client_train"),
+            client_test=arrays.get("client_test"),
+            class_names=_names(arrays, "class_names"),
+            client_names=_names(arrays, "client_names"),
+        )
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A mistake in a file is told with the file's name."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _split(arrays: Arrays) -> Arrays:
+    x, y, client = arrays["x"], arrays["y"], arrays.get("client")
+    for key, values in (("y", y), ("client", client)):
+        if values is not None and (values.ndim != 1 or x.ndim == 0 or len(values) != len(x)):
+            raise UserError(
+                f"{key} must be one integer a sample of x, not {values.dtype} {list(values.shape)}"
+            )
+    test = every_fifth(y) if client is None else every_fifth(client, then=y)
+    parts = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
+    if client is not None:
+        parts |= {"client_train": client[~test], "client_test": client[test]}
+    return {**arrays, **parts}
+
+
+def _names(arrays: Arrays, key: str) -> tuple[str, ...]:
+    names = arrays.get(key, np.empty(0, dtype=str))
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise UserError(f"{key} must be a row of strings, not {names.dtype} {list(names.shape)}")
+    return tuple(names.tolist())
+
+
+# -- the file ------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> Arrays:
+    """All arrays. np.load compares each with its checksum in the file as it reads, which costs next to
+    nothing; a second pass for the checksum beside the file would double the time."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except UNREADABLE as error:
+        fetched = checksum_of(path).is_file()
+        hint = "; delete it, and it is fetched again" if fetched else ""
+        raise UserError(f"{path}: not a readable .npz file ({error}){hint}") from None
+
+
+def checksum_of(path: Path) -> Path:
+    """The file beside a fetched one with its checksum, for `sha256sum --check`."""
+    return path.with_name(path.name + ".sha256")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def keep_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a file and its checksum: in full, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(TEMPORARY, path.name, path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        # the checksum first: without its file it does no harm
+        write_atomically(checksum_of(path), f"{_digest(temporary)}  {path.name}\n")
+        temporary.rename(path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

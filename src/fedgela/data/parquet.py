@@ -1,0 +1,117 @@
+"""A .parquet file of the user's own: a column label, image or numbers, and perhaps client and split."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.images import DEFAULT_SIZE, decode
+from fedgela.data.npz import naming
+from fedgela.data.split import every_fifth
+from fedgela.data.unreadable import Unreadable, without_unreadable
+from fedgela.errors import UserError
+
+ROLES = ("label", "client", "split", "image")
+
+
+def load_parquet(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(f"{path}: read with pyarrow, which is missing: pip install 'fedgela[hub]'") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"{path}: not a readable .parquet file ({reason})") from None
+    with naming(path):
+        return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
+
+
+def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
+    """`table` is a pyarrow.Table."""
+    if table.num_rows == 0:
+        raise UserError("holds no rows")
+    if "label" not in table.column_names:
+        raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
+    for column in table.column_names:
+        if table[column].null_count:
+            raise UserError(f"column {column} lacks a value in {table[column].null_count} rows")
+    y, class_names = codes(table["label"].to_numpy(), "label")
+    client: np.ndarray | None = None
+    client_names: tuple[str, ...] = ()
+    if "client" in table.column_names:
+        client, client_names = codes(table["client"].to_numpy(), "client")
+    test = _test(table, y, client)
+    if "image" in table.column_names:
+        x, read = without_unreadable(decode(_bytes(table["image"]), size), _row_name, unreadable)
+        y, test = y[read], test[read]
+        client = None if client is None else client[read]
+    else:
+        x = _features(table)
+    return make_dataset(
+        name,
+        x[~test],
+        y[~test],
+        x[test],
+        y[test],
+        client_train=None if client is None else client[~test],
+        client_test=None if client is None else client[test],
+        class_names=class_names,
+        client_names=client_names,
+    )
+
+
+def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Integers as they are, false and true as 0 and 1; strings as their places among the sorted names, which
+    come with them."""
+    if values.dtype == np.bool_:
+        return values.astype(np.int64), ()
+    if np.issubdtype(values.dtype, np.integer):
+        return values, ()
+    if values.dtype.kind in "OU" and all(isinstance(value, str) for value in values.tolist()):
+        names, places = np.unique(values.astype(str), return_inverse=True)
+        return places.astype(np.int64), tuple(names.tolist())
+    raise UserError(f"column {column} must be integers or strings, not {values.dtype}")
+
+
+def _test(table: Any, y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
+    if "split" not in table.column_names:
+        return every_fifth(y) if client is None else every_fifth(client, then=y)
+    split = table["split"].to_pylist()
+    strange = set(split) - {"train", "test"}
+    if strange:
+        raise UserError(f"column split must say 'train' or 'test', not {min(map(repr, strange))}")
+    test = np.array([part == "test" for part in split])
+    if test.all() or not test.any():
+        raise UserError(f"column split says '{split[0]}' of every row; give both, or leave the column out")
+    return test
+
+
+def _bytes(column: Any) -> list[bytes]:
+    """Encoded images: plain bytes, or the hub's struct of bytes and path."""
+    values = [value.get("bytes") if isinstance(value, dict) else value for value in column.to_pylist()]
+    encoded = [value for value in values if isinstance(value, bytes)]
+    if len(encoded) < len(values):
+        kind = column.type
+        raise UserError(f"column image must be encoded images (bytes, or a struct with bytes), not {kind}")
+    return encoded
+
+
+def _row_name(row: int) -> str:
+    return f"row {row}"
+
+
+def _features(table: Any) -> np.ndarray:
+    columns = [column for column in table.column_names if column not in ROLES]
+    if not columns:
+        raise UserError("has neither a column image nor columns of numbers beside label")
+    values = []
+    for column in columns:
+        numbers = table[column].to_numpy()
+        if numbers.dtype.kind not in "biuf":
+            raise UserError(f"column {column} is no column of numbers but {table[column].type}; leave it out")
+        values.append(numbers.astype(np.float32))
+    return np.stack(values, axis=1)

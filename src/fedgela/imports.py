@@ -1,0 +1,62 @@
+"""What a user brings along, by import path: `my_package.nets:TinyNet`."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+
+from fedgela.errors import UserError, did_you_mean
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name reads as `package.module:Name`."""
+    module, colon, attribute = name.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def import_path(thing: type) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def load(path: str) -> object:
+    """The thing at an import path; the current folder is importable, as it is for `python -m`."""
+    if not is_import_path(path):
+        raise UserError(f"{path!r} is no import path such as my_package.my_module:MyName")
+    module_name, _, attributes = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+        importlib.invalidate_caches()
+    try:
+        thing: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _broken(path, module_name, error) from None  # the module is there: one that it needs is not
+        raise UserError(
+            f"{path}: there is no module {error.name!r}, neither in {here} nor where Python looks"
+        ) from None
+    except Exception as error:  # whatever a user's own code may raise
+        raise _broken(path, module_name, error) from None
+    for attribute in attributes.split("."):
+        if not hasattr(thing, attribute):
+            there = [name for name in vars(thing) if not name.startswith("_")]
+            raise UserError(
+                f"{path}: {module_name} has no {attribute!r}{did_you_mean(attribute, there)}"
+            ) from None
+        thing = getattr(thing, attribute)
+    return thing
+
+
+def _broken(path: str, module: str, error: Exception) -> UserError:
+    return UserError(f"{path}: {module} cannot be imported: {told(error)}")
+
+
+def told(error: Exception) -> str:
+    """An exception of a user's own code in one line, with the place that raised it."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{kind}: {text}"  # which names the file and the line
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{kind}: {text} ({place.filename}, line {place.lineno})"

@@ -1,0 +1,384 @@
+"""What a federation looks like before anything is trained: which classes are missing where (PCDD), how
+unequal clients and classes are, which samples are there twice, and whether FedGELA is likely to help."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedgela.algorithms.fedgela import FedGELA
+from fedgela.config import Experiment
+from fedgela.data import Dataset, Federation
+from fedgela.server import resolve
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+EXAMPLES = 5  # duplicates named of each kind
+
+# the rules of thumb, see docs/inspect.md
+FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
+MANY_MISSING = 0.2  # from here on FedGELA was seen to help
+BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi
+RARE = 0.05  # chance that a round has no client with a class
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Samples that are the same to the byte, with a few indices of each kind."""
+
+    test_in_train: int  # test samples that some client also trains on
+    test_in_train_of_same_client: int  # of those, the ones that their own client trains on
+    across_clients: int  # training samples that another client has too
+    within_client: int  # training samples beyond the first that the same client has
+    conflicting: int  # training samples whose twin, anywhere in training, has another label
+    examples_test_in_train: tuple[tuple[int, int], ...]  # (test sample, training sample)
+    examples_across_clients: tuple[tuple[int, int], ...]  # two training samples
+    examples_within_client: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Whether FedGELA is likely to help, why, and with which settings."""
+
+    verdict: str  # likely, perhaps or unlikely
+    reason: str
+    settings: dict[str, str | float]  # of [algorithm]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A federation's figures; arrays are by client, [N], or by client and class, [N, C]."""
+
+    data: Dataset
+    experiment: Experiment  # resolved
+    client_names: list[str]  # natural clients' names or ids; empty: clients are numbers
+    train_counts: Ints
+    test_counts: Ints
+    method: FedGELA  # whose Phi and E_W the cost is of
+    own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
+    cost: Floats  # ||Phi_k W - W||
+    duplicates: Duplicates
+
+    @property
+    def name(self) -> str:
+        return _printable(self.data.name)
+
+    @property
+    def clients(self) -> int:
+        return len(self.train_counts)
+
+    @property
+    def classes(self) -> int:
+        return int(self.train_counts.shape[1])
+
+    @property
+    def class_names(self) -> list[str]:
+        names = self.data.class_names or tuple(map(str, range(self.classes)))
+        return [_printable(name) for name in names]
+
+    @cached_property
+    def samples(self) -> Ints:
+        return _sum(self.train_counts)
+
+    @cached_property
+    def test_samples(self) -> Ints:
+        return _sum(self.test_counts)
+
+    @cached_property
+    def held(self) -> Ints:
+        """Classes that a client has training samples of."""
+        return _sum(self.train_counts > 0)
+
+    @cached_property
+    def missing(self) -> Floats:
+        """Share of all classes that a client has no training sample of."""
+        return 1 - self.held / self.classes
+
+    @cached_property
+    def imbalance(self) -> Floats:
+        """Largest over smallest of the classes that a client has; NaN for a client without samples."""
+        return _imbalance(self.train_counts)
+
+    @cached_property
+    def too_small(self) -> Mask:
+        """Clients with fewer training samples than a batch."""
+        return self.samples < self.experiment.batch_size
+
+    @property
+    def missing_cells(self) -> float:
+        """Share of the (client, class) cells without a training sample."""
+        return float((self.train_counts == 0).mean())
+
+    @cached_property
+    def disjoint_cells(self) -> float:
+        """The same over clients that train and classes that somebody has: what PCDD is about."""
+        cells = self.train_counts[self.samples > 0][:, self.train_counts.sum(axis=0) > 0]
+        return float((cells == 0).mean())
+
+    @property
+    def class_imbalance(self) -> float:
+        """Largest over smallest class of all training samples together, of those that there are."""
+        return float(_imbalance(self.train_counts.sum(axis=0, keepdims=True))[0])
+
+    @property
+    def only_in_test(self) -> list[int]:
+        """Classes that are tested, but that nobody has a training sample of."""
+        seen = self.train_counts.sum(axis=0) > 0
+        return np.flatnonzero(~seen & (self.test_counts.sum(axis=0) > 0)).tolist()
+
+    @property
+    def nowhere(self) -> list[int]:
+        """Classes without any sample."""
+        return np.flatnonzero(self.train_counts.sum(axis=0) + self.test_counts.sum(axis=0) == 0).tolist()
+
+    @property
+    def tested_unseen(self) -> int:
+        """(client, class) cells with test samples and no training sample."""
+        return int(((self.test_counts > 0) & (self.train_counts == 0)).sum())
+
+    @property
+    def W_norm(self) -> float:
+        """||W|| = sqrt(E_W C): what the cost is to be compared with."""
+        return math.sqrt(self.classes) * math.sqrt(self.method.E_W or 0.0)
+
+    @cached_property
+    def round_misses_class(self) -> float:
+        """Chance that none of a round's K clients has a class: the mean over classes that somebody has."""
+        able = int((self.samples > 0).sum())
+        K = min(self.experiment.sample or able, able)
+        holders = (self.train_counts > 0).sum(axis=0)
+        chances = []
+        for h in holders[holders > 0].tolist():
+            # all K drawn from the able - h others: a product of K or of h factors, whichever are fewer
+            few, many = sorted((K, h))
+            i = np.arange(few)
+            chances.append(float(np.prod(np.clip((able - many - i) / (able - i), 0, 1))))
+        return float(np.mean(chances))
+
+    @cached_property
+    def median_imbalance(self) -> float:
+        """Of the clients with at least two classes, whose balance means something; 1 if there are none."""
+        several = self.imbalance[self.held >= 2]
+        return float(np.median(several)) if len(several) else 1.0
+
+    @cached_property
+    def advice(self) -> Advice:
+        return advise(self)
+
+
+def inspect(experiment: Experiment) -> Inspection:
+    """Load and split the data as a run of this experiment would, and look at it. Needs no GPU."""
+    resolved, federation = resolve(experiment.with_(device="cpu"))
+    return inspect_federation(resolved, federation)
+
+
+def inspect_federation(experiment: Experiment, federation: Federation) -> Inspection:
+    method = experiment.algorithm
+    own = isinstance(method, FedGELA) and method.etf and method.adapt
+    if not (isinstance(method, FedGELA) and own):
+        method = FedGELA()
+    counts = federation.train_counts
+    p = counts.sum(dim=1).double() / counts.sum()
+    shared = {name: p @ value for name, value in method.statistics(counts).items()}
+    lengths = method.client_vectors(counts, shared)["phi"]
+    return Inspection(
+        data=federation.data,
+        experiment=experiment,
+        client_names=_client_names(experiment, federation),
+        train_counts=counts.numpy(),
+        test_counts=federation.test_counts.numpy(),
+        method=method,
+        own_method=own,
+        cost=adaptation_cost(lengths, method.E_W or 0.0).numpy(),
+        duplicates=find_duplicates(federation),
+    )
+
+
+def _client_names(experiment: Experiment, federation: Federation) -> list[str]:
+    """What the data calls its natural clients; those that a client was split into share its name."""
+    data = federation.data
+    if experiment.partition != "natural" or data.client_train is None:
+        return []
+    owner = federation.train.owner.numpy()
+    known, first = np.unique(owner, return_index=True)
+    ids = dict(zip(known.tolist(), data.client_train[first].tolist(), strict=True))
+    if not data.client_names:
+        return [f"id {ids[k]}" if ids.get(k, k) != k else "" for k in range(federation.clients)]
+    return [_printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
+
+
+def adaptation_cost(phi: Tensor, E_W: float) -> Tensor:
+    """||Phi_k W - W|| (Frobenius), [...], of lengths Phi_k [..., C].
+
+    Every column of W has length sqrt(E_W), so that it is sqrt(E_W sum_c (Phi_kc - 1)^2), whatever the ETF.
+    """
+    norm: Tensor = torch.linalg.vector_norm(phi.double() - 1, dim=-1)
+    return math.sqrt(E_W) * norm
+
+
+def _printable(name: str) -> str:
+    """Without control characters, which a folder's name may have."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _sum(cells: Ints | Mask) -> Ints:
+    """By client, [N], of [N, C]."""
+    return np.asarray(cells.sum(axis=1), dtype=np.int64)
+
+
+def _imbalance(counts: Ints) -> Floats:
+    largest = counts.max(axis=1)
+    smallest = np.where(counts > 0, counts, np.iinfo(np.int64).max).min(axis=1)
+    return np.where(largest > 0, largest / smallest, np.nan)
+
+
+# -- duplicates ------------------------------------------------------------------------------------
+
+
+def find_duplicates(federation: Federation) -> Duplicates:
+    """Equal samples by a 128-bit cryptographic hash of their bytes."""
+    data, N = federation.data, federation.clients
+    group = _groups(np.concatenate([_digests(data.x_train), _digests(data.x_test)]))
+    train, test = group[: len(data.y_train)], group[len(data.y_train) :]
+    owner, owner_test = federation.train.owner.numpy(), federation.test.owner.numpy()
+    labels = data.y_train.cpu().numpy()
+    groups = int(group.max()) + 1
+
+    first = np.full(groups, -1)
+    first[train[::-1]] = np.arange(len(train))[::-1]  # the first training sample of every group
+    leaked = np.flatnonzero(first[test] >= 0)
+
+    # holdings: the distinct pairs of a sample's content and a client that trains on it
+    pair = train * N + owner
+    holdings, first_of_pair = np.unique(pair, return_index=True)
+    holders = np.bincount(holdings // N, minlength=groups)
+    shared = holders[train] > 1
+    others = np.flatnonzero(shared & (owner != owner[first[train]]))
+    again = np.ones(len(train), dtype=bool)
+    again[first_of_pair] = False
+    repeated = np.flatnonzero(again)
+    twin = first_of_pair[np.searchsorted(holdings, pair[repeated])]
+
+    labelled = np.unique(train * data.classes + labels) // data.classes
+    contradicted = np.bincount(labelled, minlength=groups)[train] > 1
+    return Duplicates(
+        test_in_train=len(leaked),
+        test_in_train_of_same_client=int(np.isin(test * N + owner_test, holdings).sum()),
+        across_clients=int(shared.sum()),
+        within_client=len(repeated),
+        conflicting=int(contradicted.sum()),
+        examples_test_in_train=_pairs(leaked, first[test[leaked]]),
+        examples_across_clients=_pairs(first[train[others]], others),
+        examples_within_client=_pairs(twin, repeated),
+    )
+
+
+def _pairs(left: Ints, right: Ints) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(left[:EXAMPLES].tolist(), right[:EXAMPLES].tolist(), strict=True))
+
+
+def _digests(x: Tensor) -> npt.NDArray[np.uint64]:
+    """[n, 2]: 128 bits a sample."""
+    joined = b"".join(hashlib.blake2b(row, digest_size=16).digest() for row in _rows(x))
+    return np.frombuffer(joined, dtype=np.uint64).reshape(-1, 2)
+
+
+def _rows(x: Tensor) -> Iterator[memoryview]:
+    """Every sample's bytes; images as they lie in memory, channels last, which copies nothing."""
+    x = x.cpu().permute(0, 2, 3, 1) if x.dim() == 4 else x.cpu()
+    for part in torch.split(x, 1000):
+        for row in part.contiguous().numpy():
+            yield row.data
+
+
+def _groups(digests: npt.NDArray[np.uint64]) -> Ints:
+    """[n]: the same number for the same digest, from 0 on."""
+    order = np.lexsort((digests[:, 1], digests[:, 0]))
+    ordered = digests[order]
+    new = np.any(ordered[1:] != ordered[:-1], axis=1)
+    group = np.empty(len(digests), dtype=np.int64)
+    group[order] = np.concatenate([[0], np.cumsum(new)])
+    return group
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+
+def advise(found: Inspection) -> Advice:
+    """Rules of thumb; docs/inspect.md states them, and docs/fedgela.md the figures they rest on."""
+    missing, ratio = found.disjoint_cells, found.median_imbalance
+    digits = 1 if ratio < 10 else 0
+    cells = f"{missing:.0%} of (client, class) cells are missing"
+    balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
+    settings: dict[str, str | float] = {
+        "phi": "power:1" if ratio <= BALANCED else "power:0.5",
+        "E_W": 10.0,
+    }
+    if missing < FEW_MISSING:
+        few = f"only {cells}" if missing else "no client lacks a class"
+        if ratio <= BALANCED:
+            return Advice("unlikely", f"{few} and {balance}: FedAvg is fine", {}, _warnings(found, False))
+        verdict, reason = "perhaps", f"{few}, but {balance}: compare it with FedAvg"
+    else:
+        verdict, reason = "likely", f"{cells} and {balance}"
+        if ratio <= BALANCED:
+            reason += ", balanced as the paper's Phi expects"
+        else:
+            reason += ", which a gentler Phi bears better"
+        if found.experiment.model == "simple-cnn":
+            verdict, reason = "perhaps", f"{reason}; but with simple-cnn FedAvg had the better GA"
+        elif missing < MANY_MISSING:
+            verdict, reason = "perhaps", f"{reason}; so few missing were not tried"
+    return Advice(verdict, reason, settings, _warnings(found, True))
+
+
+def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
+    """What else to set or to look at; the last ones matter to FedGELA only."""
+    e, lines = found.experiment, []
+    small = found.too_small & (found.samples > 0)
+    if small.any():
+        lines.append(
+            f"{small.sum():,} of {found.clients:,} clients hold less than one batch of {e.batch_size}: "
+            f"batch_size = {int(found.samples[small].min())} would fit the smallest"
+        )
+    if (found.samples == 0).any():
+        lines.append(f"{_clients(int((found.samples == 0).sum()))} no training samples and never train")
+    if (found.test_samples == 0).any():
+        count = int((found.test_samples == 0).sum())
+        lines.append(f"{_clients(count)} no test samples and will be left out of PA")
+    if found.only_in_test:
+        lines.append(f"classes that only the test set has cannot be learned: {_named(found.only_in_test)}")
+    if found.round_misses_class >= RARE:
+        lines.append(
+            f"with {e.sample} of {found.clients:,} clients a round, a class has no client in "
+            f"{found.round_misses_class:.0%} of rounds: a larger sample sees more classes"
+        )
+    if fedgela:
+        if e.projection is not None and e.projection < found.classes:
+            lines.append(f"projection = {e.projection} is too small for an ETF: at least {found.classes}")
+        if found.tested_unseen:
+            lines.append(
+                f"{found.tested_unseen:,} (client, class) cells are tested without a training sample: with "
+                "phi_floor above 0 a class that a client lacks stays predictable there"
+            )
+    if found.duplicates.test_in_train:
+        lines.append("test samples are also trained on: accuracies will be too high")
+    return tuple(lines)
+
+
+def _clients(count: int) -> str:
+    return f"{count} client has" if count == 1 else f"{count:,} clients have"
+
+
+def _named(classes: list[int]) -> str:
+    shown = ", ".join(map(str, classes[:EXAMPLES]))
+    return shown + (f" and {len(classes) - EXAMPLES} more" if len(classes) > EXAMPLES else "")

@@ -1,0 +1,84 @@
+"""A user's own torch.nn.Module as a backbone, by import path: `my_package.nets:TinyNet`."""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedgela.errors import UserError
+from fedgela.imports import load, told
+from fedgela.inputs import InputSpec
+from fedgela.models.net import Backbone
+
+
+class OwnBackbone(Backbone):
+    def __init__(self, net: nn.Module, width: int) -> None:
+        super().__init__(width)
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.net(x)
+        return z
+
+    def loadable(self) -> tuple[nn.Module, tuple[str, ...]]:
+        return self.net, ("backbone.net.", "")
+
+
+def own_maker(path: str) -> Callable[..., nn.Module]:
+    """The class (or a function) at an import path that makes a module."""
+    maker = load(path)
+    if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, nn.Module)):
+        raise UserError(f"{path}: must be a torch.nn.Module class, not {_kind(maker)}")
+    return maker
+
+
+def own_backbone(path: str, spec: InputSpec) -> Backbone:
+    """Made, and tried on two samples of zeros: it must give features [2, width]."""
+    maker = own_maker(path)
+    arguments = (spec,) if _takes_spec(path, maker) else ()
+    try:
+        net = maker(*arguments)
+    except Exception as error:
+        raise UserError(f"{path}: cannot be made for {spec}: {told(error)}") from None
+    if not isinstance(net, nn.Module):
+        raise UserError(f"{path}: must give a torch.nn.Module, not {_kind(net)}")
+    return OwnBackbone(net, _width(path, net, spec))
+
+
+def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
+    """Whether it is called with the InputSpec: where an argument must be given, or one is called `spec`."""
+    parameters = inspect.signature(maker).parameters
+    required = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if len(required) > 1:
+        raise UserError(
+            f"{path}: takes {', '.join(required)}; it is called with one InputSpec, or with nothing: "
+            "give the others defaults"
+        )
+    return bool(required) or "spec" in parameters
+
+
+def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
+    x = torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
+    net.eval()
+    try:
+        with torch.no_grad():
+            z = net(x)
+    except Exception as error:
+        raise UserError(f"{path}: fails on two samples {list(x.shape)}: {told(error)}") from None
+    net.train()
+    if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != 2 or not z.is_floating_point():
+        found = f"{z.dtype} {list(z.shape)}" if isinstance(z, Tensor) else _kind(z)
+        raise UserError(f"{path}: must give features [B, width]; of two samples it gives {found}")
+    width = getattr(net, "width", z.shape[1])
+    if width != z.shape[1]:
+        raise UserError(f"{path}: its width is {width!r}, but it gives features {list(z.shape)}")
+    return z.shape[1]
+
+
+def _kind(thing: object) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"

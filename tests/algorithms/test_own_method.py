@@ -1,0 +1,120 @@
+"""A user's own method, by import path."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedgela.algorithms import FedAvg, find_algorithm, name_of
+from fedgela.compare import experiments_of
+from fedgela.config import Experiment, parse_experiment
+from fedgela.errors import UserError
+from fedgela.runs import RunFolder, run
+from helpers import serve, tiny, tiny_table
+
+METHODS = """
+from dataclasses import dataclass
+
+from fedgela.algorithms import FedAvg
+
+
+@dataclass(frozen=True)
+class Doubled(FedAvg):
+    factor: float = 2.0
+
+    def loss(self, net, x, y, client):
+        return self.factor * super().loss(net, x, y, client)
+
+
+class Undecorated(FedAvg):
+    factor: float = 2.0
+
+
+class Stranger:
+    pass
+"""
+DOUBLED = "own_methods_of_a_test:Doubled"
+
+
+@pytest.fixture(autouse=True)
+def own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_methods_of_a_test.py").write_text(METHODS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+
+
+def test_it_is_named_by_its_path_from_config_to_config(npz: Path) -> None:
+    for value in (DOUBLED, {"name": DOUBLED}, find_algorithm(DOUBLED)(factor=2.0)):
+        experiment = tiny(npz, algorithm=value)
+        assert name_of(experiment.algorithm) == DOUBLED
+        assert f'name = "{DOUBLED}"' in experiment.to_toml()
+        assert experiment.with_(seed=3).algorithm == find_algorithm(DOUBLED)()
+    assert name_of(tiny(npz, algorithm="fedprox").algorithm) == "fedprox"
+
+
+def test_its_loss_is_what_trains(npz: Path) -> None:
+    # twice the loss at half the learning rate, without weight decay, is the same training
+    own, plain = (
+        serve(tiny(npz, algorithm=algorithm, lr=lr, weight_decay=0.0, rounds=1))
+        for algorithm, lr in ((DOUBLED, 0.02), ("fedavg", 0.04))
+    )
+    a, b = (server.step(server.begin()) for server in (own, plain))
+    assert a["train_loss"] == pytest.approx(2 * b["train_loss"], rel=1e-4)
+    assert a["GA"] == b["GA"]
+
+
+def test_its_hyper_parameters_are_validated(npz: Path) -> None:
+    assert tiny(npz, algorithm={"name": DOUBLED, "factor": 3.0}).algorithm.factor == 3.0  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"algorithm.factor: .* not '3'"):
+        tiny(npz, algorithm={"name": DOUBLED, "factor": "3"})
+    with pytest.raises(UserError, match=r"'algorithm.facto' \(did you mean 'algorithm.factor'"):
+        tiny(npz, algorithm={"name": DOUBLED, "facto": 3.0})
+
+
+def test_a_run_of_it_says_so(npz: Path, tmp_path: Path) -> None:
+    result = run(tiny(npz, algorithm=DOUBLED, rounds=1), tmp_path / "run")
+    assert result["algorithm"] == DOUBLED
+    assert name_of(RunFolder(tmp_path / "run").experiment().algorithm) == DOUBLED
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("own_methods_of_a_test:Double", "own_methods_of_a_test has no 'Double' (did you mean 'Doubled'?)"),
+        ("own_methods_of_a_test:Stranger", "a method is a class derived from fedgela.algorithms.FedAvg"),
+        ("own_methods_of_a_test:dataclass", "a method is a class derived from fedgela.algorithms.FedAvg"),
+        ("own_methods_of_a_test:Undecorated", "a method is a dataclass: write @dataclass(frozen=True)"),
+        ("no_such_methods:Method", "there is no module 'no_such_methods', neither in"),
+    ],
+)
+def test_a_wrong_path_is_an_error_of_the_config(path: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_experiment({"algorithm": path})
+    assert str(caught.value).startswith(f"config: algorithm: {path}: {message}")
+
+
+def test_a_method_that_no_config_could_name_is_an_error() -> None:
+    @dataclass(frozen=True)
+    class Hidden(FedAvg):
+        pass
+
+    with pytest.raises(ValueError, match=r"Hidden.* is no import path"):
+        Experiment(algorithm=Hidden())
+
+
+def test_it_stands_in_a_comparison_under_its_class_name(npz: Path) -> None:
+    table = tiny_table(npz)
+    del table["algorithm"]
+    experiments = experiments_of(table, [DOUBLED, "fedavg"], "config")
+    assert list(experiments) == ["Doubled", "fedavg"]
+    assert name_of(experiments["Doubled"].algorithm) == DOUBLED
+    table["methods"] = {"twice": {"name": DOUBLED, "factor": 4.0, "lr": 0.5}}
+    twice = experiments_of(table, [], "config")["twice"]
+    assert (twice.algorithm, twice.lr) == (find_algorithm(DOUBLED)(factor=4.0), 0.5)
+    alone = experiments_of(tiny_table(npz, algorithm={"factor": 5.0}), [DOUBLED], "config")
+    assert alone["Doubled"].algorithm == find_algorithm(DOUBLED)(factor=5.0)
+    with pytest.raises(UserError, match="two methods are called 'Doubled'"):
+        experiments_of(table, [DOUBLED, DOUBLED], "config")
+    with pytest.raises(UserError, match=r"there is no method 'doubled'"):
+        experiments_of(table, ["doubled"], "config")

@@ -1,0 +1,225 @@
+"""The user's own files: .npz and .parquet."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedgela.data import build_federation, load_dataset
+from fedgela.data.npz import keep_npz
+from fedgela.data.split import every_fifth
+from fedgela.errors import UserError
+
+# -- the split of data that comes without --------------------------------------------------------------
+
+
+def test_every_fifth_of_a_group_is_for_testing() -> None:
+    group = np.array([7] * 10 + [3] * 5)
+    assert np.flatnonzero(every_fifth(group)).tolist() == [4, 9, 14]
+
+
+@pytest.mark.parametrize(("n", "test"), [(1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (9, 1), (10, 2), (104, 20)])
+def test_a_group_keeps_at_least_one_of_each_where_it_can(n: int, test: int) -> None:
+    assert every_fifth(np.zeros(n, int)).sum() == test
+
+
+def test_within_a_group_the_second_key_is_stratified() -> None:
+    rng = np.random.default_rng(0)
+    client, y = rng.integers(0, 3, 3000), rng.integers(0, 4, 3000)
+    test = every_fifth(client, then=y)
+    for k in range(3):
+        for c in range(4):
+            cell = (client == k) & (y == c)
+            assert abs(test[cell].sum() - cell.sum() / 5) < 1
+
+
+# -- npz -----------------------------------------------------------------------------------------------
+
+
+def test_an_npz_of_x_and_y_is_split(tmp_path: Path) -> None:
+    x = np.arange(20 * 16, dtype=np.uint8).reshape(20, 4, 4)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(20) % 2)
+    data = load_dataset(str(tmp_path / "mine.npz"))
+    assert torch.bincount(data.y_test).tolist() == [2, 2]
+    assert len(data.y_train) == 16
+
+
+def test_an_npz_of_x_y_and_client_is_split_within_each_client(tmp_path: Path) -> None:
+    client = np.repeat([5, 6, 9], [10, 4, 6])
+    np.savez(tmp_path / "mine.npz", x=np.zeros((20, 3)), y=np.arange(20) % 2, client=client)
+    data = load_dataset(str(tmp_path / "mine.npz"))
+    assert data.kind == "features"
+    federation = build_federation(data, "natural", None, 0, seed=0)
+    assert federation.train.sizes.tolist() == [8, 3, 5]
+    assert federation.test.sizes.tolist() == [2, 1, 1]
+
+
+def test_names_are_kept(tmp_path: Path) -> None:
+    given = {"x": np.zeros((10, 3)), "y": np.arange(10) % 2, "class_names": np.array(["no", "yes"])}
+    np.savez(tmp_path / "mine.npz", **given)
+    assert load_dataset(str(tmp_path / "mine.npz")).class_names == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": np.arange(9)}, r"y must be one integer a sample of x, not int64 \[9\]"),
+        ({"client": np.zeros((10, 2), int)}, "client must be one integer a sample of x"),
+        ({"x": np.array(3.0)}, "y must be one integer a sample of x"),
+        ({"y": np.full(10, 0.5)}, "y_train must be"),
+        ({"class_names": np.arange(2)}, "class_names must be a row of strings"),
+        ({"client": np.arange(10) % 3, "client_names": np.array(["a", "b"])}, "among the 2 client_names"),
+        ({"x": np.full((10, 3), np.nan)}, "no finite numbers"),
+    ],
+)
+def test_a_wrong_npz_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **({"x": np.zeros((10, 3)), "y": np.arange(10) % 2} | changes))
+    with pytest.raises(UserError, match=message) as error:
+        load_dataset(str(path))
+    assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Unwritable:
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        keep_npz(tmp_path / "a.npz", {"x": np.zeros(3), "y": Unwritable()})  # type: ignore[dict-item]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("asked", "found"), [("my-set", "my_set"), ("my_set", "my-set")])
+def test_names_with_hyphens_and_underscores_are_alike(tmp_path: Path, asked: str, found: str) -> None:
+    np.savez(tmp_path / f"{found}.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
+    assert load_dataset(asked, str(tmp_path)).name == asked
+
+
+def test_a_size_that_the_file_has_not_is_an_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros((10, 8, 8), np.uint8), y=np.arange(10) % 2)
+    assert load_dataset(str(tmp_path / "mine.npz"), image_size=8).spec.shape == (1, 8, 8)
+    with pytest.raises(UserError, match=r"image_size: the images of .* are 8x8"):
+        load_dataset(str(tmp_path / "mine.npz"), image_size=9)
+
+
+def test_only_images_are_augmented(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
+    with pytest.raises(UserError, match="augment: only images"):
+        load_dataset(str(tmp_path / "mine.npz"), augment=True)
+
+
+def test_another_kind_of_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1,2")
+    with pytest.raises(UserError, match=r"data\.csv is neither a folder nor an \.npz or \.parquet file"):
+        load_dataset(str(tmp_path / "data.csv"))
+
+
+# -- parquet -------------------------------------------------------------------------------------------
+
+
+def parquet(path: Path, **columns: Any) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow reads parquet: pip install 'fedgela[hub]'")
+    tables = pytest.importorskip("pyarrow.parquet")
+    tables.write_table(pyarrow.table(columns), path / "mine.parquet")
+    return path / "mine.parquet"
+
+
+def encoded(level: int, size: int = 10) -> bytes:
+    Image = pytest.importorskip("PIL.Image", reason="images are read with Pillow: pip install 'fedgela[hub]'")
+    buffer = io.BytesIO()
+    Image.new("L", (size, size), level).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_columns_of_numbers_are_features(tmp_path: Path) -> None:
+    age, weight = np.arange(10), np.linspace(0, 1, 10)
+    path = parquet(tmp_path, age=age, label=np.arange(10) % 2, weight=weight, smoker=age > 5)
+    data = load_dataset(str(path))
+    assert data.name == "mine"
+    assert data.spec.shape == (3,)
+    assert data.x_test[:, 0].tolist() == [8, 9]  # every fifth of each class
+    np.testing.assert_allclose(data.x_test.numpy(), [[8, weight[8], 1], [9, weight[9], 1]], rtol=1e-6)
+
+
+def test_labels_and_clients_may_be_names(tmp_path: Path) -> None:
+    labels, clients = ["sick", "well"] * 5, ["north"] * 5 + ["east"] * 5
+    data = load_dataset(str(parquet(tmp_path, label=labels, client=clients, a=np.arange(10.0))))
+    assert data.class_names == ("sick", "well")
+    assert data.client_names == ("east", "north")
+    assert data.client_train is not None
+    for value, y, k in zip(
+        data.x_train[:, 0].long().tolist(), data.y_train.tolist(), data.client_train, strict=True
+    ):
+        assert data.class_names[y] == labels[value]
+        assert data.client_names[k] == clients[value]
+
+
+def test_labels_may_be_categories_or_truths(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow reads parquet: pip install 'fedgela[hub]'")
+    categories = pyarrow.array(["b", "a"] * 5).dictionary_encode()
+    assert load_dataset(str(parquet(tmp_path, label=categories, a=np.arange(10)))).class_names == ("a", "b")
+    truths = np.arange(10) > 5
+    assert load_dataset(str(parquet(tmp_path, label=truths, a=np.arange(10)))).y_test.tolist() == [0, 1]
+
+
+def test_a_split_column_says_what_is_for_testing(tmp_path: Path) -> None:
+    split = ["train", "test", "train", "train"]
+    data = load_dataset(str(parquet(tmp_path, label=[0, 1, 1, 0], a=[0.0, 1, 2, 3], split=split)))
+    assert data.x_train[:, 0].tolist() == [0, 2, 3]
+    assert data.x_test[:, 0].tolist() == [1]
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_an_image_column_is_decoded(tmp_path: Path, struct: bool) -> None:
+    images: list[Any] = [encoded(level, size=5 + level) for level in range(10)]
+    if struct:
+        images = [{"bytes": image, "path": None} for image in images]
+    data = load_dataset(str(parquet(tmp_path, label=np.arange(10) % 2, image=images)), image_size=12)
+    assert data.spec.shape == (1, 12, 12)
+    assert data.x_test[:, 0, 0, 0].tolist() == [8, 9]
+
+
+def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
+    images = [encoded(level) for level in range(10)]
+    images[3] = b"nothing"
+    path = parquet(tmp_path, label=np.arange(10) % 2, image=images)
+    with pytest.raises(UserError, match=r"mine\.parquet: 1 of 10 images cannot be read: row 3"):
+        load_dataset(str(path))
+    with pytest.warns(UserWarning, match="row 3"):
+        data = load_dataset(str(path), unreadable="skip")
+    assert len(data.y_train) + len(data.y_test) == 9
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1, 2]}, "lacks a column label; it has a"),
+        ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
+        ({"label": [0, 1], "a": ["x", "y"]}, "column a is no column of numbers but string"),
+        ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 rows"),
+        ({"label": [0.5, 1], "a": [1, 2]}, "column label must be integers or strings, not float64"),
+        ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),
+        ({"label": [0, 1], "a": [1, 2], "split": ["train", "val"]}, "must say 'train' or 'test', not 'val'"),
+        ({"label": [0, 1], "a": [1, 2], "split": ["test", "test"]}, "says 'test' of every row"),
+        ({"label": [0, 1], "image": ["a.jpg", "b.jpg"]}, "column image must be encoded images"),
+        ({"label": np.zeros(0, int), "a": np.zeros(0)}, "holds no rows"),
+        ({"label": [0, 0, 0, 0], "a": [1, 2, 3, 4]}, "at least 2 classes"),
+    ],
+)
+def test_a_wrong_parquet_is_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    path = parquet(tmp_path, **columns)
+    with pytest.raises(UserError, match=message) as error:
+        load_dataset(str(path))
+    assert str(error.value).startswith(f"{path}: ")
+    assert len(str(error.value).splitlines()) <= 2
+
+
+def test_a_damaged_parquet_is_named(tmp_path: Path) -> None:
+    path = parquet(tmp_path, label=[0, 1], a=[1, 2])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"mine\.parquet: not a readable \.parquet file"):
+        load_dataset(str(path))

@@ -1,0 +1,120 @@
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgela.data import Dataset, build_federation, load_dataset
+from fedgela.data.sources import data_directories
+from fedgela.data.text import LENGTH, LETTERS, clean, next_characters
+from fedgela.errors import UserError
+
+
+def plays(**said: str) -> dict[str, np.ndarray]:
+    texts = list(said.values())
+    return {
+        "text": np.frombuffer("".join(texts).encode(), dtype=np.uint8),
+        "offset": np.cumsum([0, *map(len, texts)]),
+        "role": np.array(list(said)),
+    }
+
+
+def speech(n: int, seed: int = 0) -> str:
+    letters = list(LETTERS[1:].replace(" ", ""))  # no white space: nothing to clean up
+    return "".join(np.random.default_rng(seed).choice(letters, n))
+
+
+def strings(x: Any) -> list[str]:
+    return ["".join(LETTERS[int(token)] for token in row) for row in x]
+
+
+def windows(text: str) -> list[str]:
+    return [text[i : i + LENGTH + 1] for i in range(len(text) - LENGTH)]
+
+
+def seen_and_next(data: Dataset, part: str) -> list[str]:
+    x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
+    return [a + LETTERS[int(b)] for a, b in zip(strings(x), y, strict=True)]
+
+
+def test_leafs_vocabulary_has_80_different_characters() -> None:
+    assert len(LETTERS) == len(set(LETTERS)) == 80
+
+
+def test_80_characters_predict_the_next_and_the_cut_in_time_is_never_crossed() -> None:
+    romeo, juliet = speech(500), speech(700, seed=1)
+    data = next_characters("shakespeare", **plays(ROMEO=romeo, JULIET=juliet))
+    assert data.kind == "tokens"
+    assert data.spec.shape == (80,)
+    assert data.vocabulary == data.classes == 80
+    assert data.client_names == ("JULIET", "ROMEO")
+    # the first 80 % of a role's text are for training, the rest for testing
+    assert seen_and_next(data, "train") == windows(juliet[:560]) + windows(romeo[:400])
+    assert seen_and_next(data, "test") == windows(juliet[560:]) + windows(romeo[400:])
+    assert data.client_train is not None
+    assert data.client_train.tolist() == [0] * (560 - 80) + [1] * (400 - 80)
+
+
+def test_white_space_is_cleaned_up_as_in_leaf() -> None:
+    data = next_characters("s", **plays(A="To be,\nor  not    to be. " * 40))
+    clean = "To be, or not to be. " * 40
+    assert seen_and_next(data, "train") == windows(clean[: int(0.8 * len(clean))])
+
+
+def test_a_role_too_short_for_both_sides_is_left_out() -> None:
+    data = next_characters("s", **plays(SHORT=speech(400), LONG=speech(406), MUTE=""))
+    assert data.client_names == ("LONG",)  # of 406, 324 characters train and 82 test
+    assert len(data.y_test) == 2
+
+
+def test_several_passages_of_a_role_are_one_client_and_no_window_joins_them() -> None:
+    first, second = speech(300), speech(300, seed=1)
+    given = plays(A=first, B=second) | {"role": np.array(["A", "A"])}
+    data = next_characters("s", **given)
+    assert data.client_names == ("A",)
+    assert seen_and_next(data, "train") == windows(first) + windows(second[:180])
+    assert seen_and_next(data, "test") == windows(second[180:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": np.zeros(500)}, "text must be uint8 characters"),
+        ({"role": np.array(["A", "B"])}, "offset one longer than role"),
+        ({"offset": np.array([0, 499])}, "offset must run from 0 to the length of text"),
+        ({"offset": np.array([0.0, 500.0])}, "offset must run from 0"),
+        ({"text": np.full(500, ord("~"), np.uint8)}, "role A: the byte 126 is none of LEAF's 80 characters"),
+        ({"text": np.full(90, 65, np.uint8), "offset": np.array([0, 90])}, "no role's text is long enough"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "plays.npz"
+    np.savez(path, **(plays(A=speech(500)) | changes))
+    with pytest.raises(UserError, match=message) as error:
+        load_dataset(str(path))
+    assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.fixture
+def real_plays() -> dict[str, np.ndarray]:
+    path = data_directories(None)[0] / "shakespeare.npz"
+    if not path.is_file():
+        pytest.skip(f"the real plays are not there: {path}")
+    with np.load(path) as file:
+        return {key: file[key] for key in ("text", "offset", "role")}
+
+
+def test_the_real_plays_have_leafs_number_of_roles_and_samples(
+    real_plays: dict[str, np.ndarray],
+) -> None:
+    text, offset = real_plays["text"].tobytes(), real_plays["offset"]
+    samples = [len(clean(text[a:b])) - LENGTH for a, b in itertools.pairwise(offset)]
+    assert sum(n > 0 for n in samples) == 1129
+    assert sum(n for n in samples if n > 0) == 4_226_158
+
+
+def test_fifty_of_the_real_roles_make_a_federation(real_plays: dict[str, np.ndarray]) -> None:
+    federation = build_federation(next_characters("shakespeare", **real_plays), "natural", 50, 0, seed=0)
+    assert federation.clients == 50
+    assert min(federation.train.sizes) > 0 and min(federation.test.sizes) > 0

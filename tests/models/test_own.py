@@ -1,0 +1,220 @@
+"""A user's own net, by import path."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedgela.config import parse_experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.inputs import InputSpec
+from fedgela.models import Net, build_net
+from fedgela.runs import resume, run
+from helpers import Notes, outcome_of, serve, tiny
+
+NETS = """
+import torch
+from torch import nn
+
+
+class TakesSpec(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.flat = nn.Linear(spec.shape[-1], 5)
+
+    def forward(self, x):
+        return self.flat(x.flatten(1)[:, : self.flat.in_features])
+
+
+class TakesNothing(nn.Module):
+    width = 7
+
+    def __init__(self, hidden=7):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.LazyLinear(hidden))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class OwnWidth(TakesNothing):
+    def __init__(self, spec=None):
+        super().__init__(hidden=9 if spec is None else 6)
+        self.width = 6
+
+
+class WrongWidth(TakesNothing):
+    width = 84
+
+
+class NoFeatures(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class ManyThings(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class Labels(nn.Module):
+    def forward(self, x):
+        return x.flatten(1).long()
+
+
+class OfBatch(nn.Module):
+    def forward(self, x):
+        return x.flatten(1).mean(dim=0, keepdim=True)
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        return torch.mm(x, x)
+
+
+class CannotBeMade(nn.Module):
+    def __init__(self, spec):
+        raise KeyError("channels")
+
+
+class WantsMore(nn.Module):
+    def __init__(self, spec, depth, *, rate):
+        super().__init__()
+
+
+class NoModule:
+    pass
+
+
+def function(spec):
+    return nn.Flatten()
+
+
+def other():
+    return 3
+
+
+number = 3
+"""
+IMAGES = InputSpec("image", (1, 8, 8))
+
+
+@pytest.fixture(autouse=True)
+def own_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the current folder, as a user's code is."""
+    (tmp_path / "own_nets_of_a_test.py").write_text(NETS)
+    (tmp_path / "broken_nets.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "unfinished_nets.py").write_text("x = 1\nx / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+
+
+def net_of(name: str, spec: InputSpec = IMAGES) -> Net:
+    return build_net(f"own_nets_of_a_test:{name}", spec, 4, lambda: nn.Linear(4, 3), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("TakesSpec", 8 * 1 - 3), ("TakesNothing", 7), ("OwnWidth", 6), ("function", 64)]
+)
+def test_its_width_is_given_or_found(name: str, width: int) -> None:
+    net = net_of(name)
+    assert net.backbone.width == width
+    assert net.projection.in_features == width
+    assert net(torch.randn(3, 1, 8, 8)).shape == (3, 3)
+    assert all(part.training for part in net.modules())  # trying it has left no trace
+
+
+def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
+    (tmp_path / "own_reader.py").write_text(
+        "from torch import nn\n"
+        "class Reader(nn.Module):\n"
+        "    def __init__(self, spec):\n"
+        "        super().__init__()\n"
+        "        self.embedding = nn.EmbeddingBag(spec.vocabulary, 6)\n"
+        "    def forward(self, x):\n"
+        "        return self.embedding(x)\n"
+    )
+    net = build_net("own_reader:Reader", InputSpec("tokens", (9,), 50), 4, nn.Identity, seed=0)
+    assert net.backbone.width == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("WrongWidth", r"its width is 84, but it gives features \[2, 7\]"),
+        ("NoFeatures", r"must give features \[B, width\]; of two samples it gives .*\[2, 1, 8, 8\]"),
+        ("ManyThings", r"must give features \[B, width\]; of two samples it gives a tuple"),
+        ("Labels", r"must give features \[B, width\]; of two samples it gives torch.int64 \[2, 64\]"),
+        ("OfBatch", r"must give features \[B, width\]; of two samples it gives torch.float32 \[1, 64\]"),
+        ("Fails", r"fails on two samples \[2, 1, 8, 8\]: RuntimeError: .*own_nets_of_a_test.py, line \d+"),
+        ("CannotBeMade", "cannot be made for image of shape 1x8x8: KeyError: 'channels'"),
+        ("WantsMore", "takes spec, depth, rate; it is called with one InputSpec"),
+        ("other", "must give a torch.nn.Module, not a int"),
+    ],
+)
+def test_what_is_wrong_with_it_is_found_at_once(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^own_nets_of_a_test:{name}: {message}") as caught:
+        net_of(name)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("own_nets_of_a_test:TakesSpek", "own_nets_of_a_test has no 'TakesSpek' (did you mean 'TakesSpec'?)"),
+        ("own_nets_of_a_test:NoModule", "must be a torch.nn.Module class, not the class NoModule"),
+        ("own_nets_of_a_test:number", "must be a torch.nn.Module class, not a int"),
+        ("no_such_package.nets:Net", "there is no module 'no_such_package', neither in"),
+        ("own_nets_of_a_test.deep:Net", "there is no module 'own_nets_of_a_test.deep', neither in"),
+        (
+            "broken_nets:Net",
+            "broken_nets cannot be imported: ModuleNotFoundError: No module named 'nothing_of",
+        ),
+        ("unfinished_nets:Net", "unfinished_nets cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_path_is_an_error_of_the_config(path: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_experiment({"model": path})
+    assert str(caught.value).startswith(f"config: model: {path}: {message}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet19", "own_nets_of_a_test", ":Net", "a b:Net", "nets:", "nets.py:Net:x"]
+)
+def test_what_is_no_path_is_an_unknown_model(name: str) -> None:
+    with pytest.raises(UserError, match=r"there is no model .*package\.my_module:MyNet"):
+        parse_experiment({"model": name})
+
+
+class Stop(Exception):
+    pass
+
+
+class Cut(Notes):
+    def round(self, record: Record) -> None:
+        if record["round"] == 3:
+            raise Stop
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedgela", "moon", "fedrep"])
+def test_it_trains_and_resumes_dropout_included(npz: Path, tmp_path: Path, algorithm: str) -> None:
+    experiment = tiny(npz, model="own_nets_of_a_test:TakesNothing", algorithm=algorithm, rounds=3)
+    run(experiment, tmp_path / "whole")
+
+    with pytest.raises(Stop):
+        run(experiment, tmp_path / "cut", Cut())
+    torch.manual_seed(5)  # of no consequence: a net's draws are addressed
+    resume(tmp_path / "cut")
+    assert outcome_of(tmp_path / "whole") == outcome_of(tmp_path / "cut")
+
+
+def test_training_leaves_the_global_generator_alone(npz: Path) -> None:
+    server = serve(tiny(npz, model="own_nets_of_a_test:TakesNothing"))
+    before = torch.get_rng_state()
+    server.step(server.begin())
+    assert torch.equal(torch.get_rng_state(), before)
