@@ -20,8 +20,9 @@ from fedgela.data.federation import make_federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.models import Backbone, Net, State
+from fedgela.resolve import resolve
 from fedgela.runs import Listener
-from fedgela.server import InMemoryStore, Progress, Server, resolve
+from fedgela.server import InMemoryStore, Progress, Server
 from fedgela.training import Optimiser
 
 CLASSES = 4

@@ -7,7 +7,8 @@ import pytest
 
 from fedgela import cli
 from fedgela.burden import measure
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import tiny
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedgela import runs
 from fedgela.config import parse_experiment
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import UserError, tiny_arrays
 
 CONFIGS = 2400

@@ -13,7 +13,8 @@ from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State
-from fedgela.server import InMemoryStore, Progress, Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import InMemoryStore, Progress, Server
 from fedgela.training import Plan
 from fedgela.training.interface import batches
 from helpers import federation_of, serve, tiny, tiny_dataset

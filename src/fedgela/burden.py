@@ -8,7 +8,8 @@ import torch
 
 from fedgela.config import Experiment
 from fedgela.models import State
-from fedgela.server import Progress, Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Progress, Server
 
 WARM_UP_ROUNDS = 2  # by the third round every teacher, prototype and generator is there
 

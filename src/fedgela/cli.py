@@ -31,6 +31,10 @@ DataDir = Annotated[str | None, typer.Option(help="where NAME.npz files lie")]
 Model = Annotated[
     str | None, typer.Option(help="a name, hf:ID of the hub, or your own as package.module:Net")
 ]
+Pretrained = Annotated[
+    bool | None,
+    typer.Option("--pretrained/--no-pretrained", help="weights of a hub's model"),
+]
 Partition = Annotated[str | None, typer.Option(help="dirichlet:BETA, classes:C, iid or natural")]
 Clients = Annotated[int | None, typer.Option(help="number of clients, N")]
 Sample = Annotated[int | None, typer.Option(help="clients that train in a round, K")]
@@ -96,6 +100,7 @@ def run(
     dataset: DatasetName = None,
     data_dir: DataDir = None,
     model: Model = None,
+    pretrained: Pretrained = None,
     partition: Partition = None,
     clients: Clients = None,
     sample: Sample = None,
@@ -150,6 +155,7 @@ def compare(
     dataset: DatasetName = None,
     data_dir: DataDir = None,
     model: Model = None,
+    pretrained: Pretrained = None,
     partition: Partition = None,
     clients: Clients = None,
     sample: Sample = None,
@@ -192,6 +198,7 @@ def tune(
     dataset: DatasetName = None,
     data_dir: DataDir = None,
     model: Model = None,
+    pretrained: Pretrained = None,
     partition: Partition = None,
     clients: Clients = None,
     sample: Sample = None,
@@ -236,6 +243,7 @@ def burden(
     dataset: DatasetName = None,
     data_dir: DataDir = None,
     model: Model = None,
+    pretrained: Pretrained = None,
     partition: Partition = None,
     clients: Clients = None,
     sample: Sample = None,
@@ -265,6 +273,7 @@ def inspect(
     dataset: DatasetName = None,
     data_dir: DataDir = None,
     model: Model = None,
+    pretrained: Pretrained = None,
     partition: Partition = None,
     clients: Clients = None,
     sample: Sample = None,

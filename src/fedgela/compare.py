@@ -16,9 +16,11 @@ from fedgela.errors import UserError, did_you_mean
 from fedgela.files import write_atomically
 from fedgela.imports import is_import_path
 from fedgela.progress import View
-from fedgela.runs import RunFolder, already_holds_a_run, check_same, run_or_resume
+from fedgela.resolve import resolve
+from fedgela.runfolder import RunFolder
+from fedgela.runs import already_holds_a_run, check_same, run_or_resume
 from fedgela.seeds import holds_seeds
-from fedgela.server import Server, resolve
+from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
 

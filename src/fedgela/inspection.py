@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgela.algorithms.fedgela import FedGELA
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
-from fedgela.server import resolve
+from fedgela.resolve import resolve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -11,8 +11,10 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
-from fedgela.runs import RESULT, RunFolder, already_holds_a_run, run_or_resume
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.runfolder import RESULT, RunFolder
+from fedgela.runs import already_holds_a_run, run_or_resume
+from fedgela.server import Server
 from fedgela.tables import summary_of_seeds
 
 SEEDS = "seeds.toml"  # the seeds, and the experiment as it was asked for

@@ -14,7 +14,8 @@ from fedgela.algorithms import ALGORITHMS, FedAvg, Phase
 from fedgela.config import parse_experiment
 from fedgela.inputs import InputSpec
 from fedgela.models import Net, State, build_net
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import Recording, outcome_of, play, same, serve, tiny
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from fedgela.algorithms.bounds import Centralised, Local
 from fedgela.data import Federation
 from fedgela.models import Net, State
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from fedgela.training import Plan
 from fedgela.training.interface import batches
 from helpers import Recording, play, same, serve, snapshot, tiny, watch_updates

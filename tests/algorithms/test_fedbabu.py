@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from fedgela.algorithms.fedbabu import FedBABU
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import (
     Recording,
     Weights,

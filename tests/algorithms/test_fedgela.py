@@ -13,7 +13,8 @@ from fedgela import runs
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.models import Net
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import (
     Notes,
     Recording,

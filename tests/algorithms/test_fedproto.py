@@ -8,7 +8,8 @@ import torch
 
 from fedgela.algorithms import Moment, ServerState, Update
 from fedgela.algorithms.fedproto import FedProto
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import (
     Recording,
     Weights,

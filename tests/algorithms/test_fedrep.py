@@ -9,7 +9,8 @@ import torch
 from fedgela.algorithms.fedrep import BODY, HEAD, FedRep
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from fedgela.training import EagerEngine, Job, Optimiser, Plan
 from helpers import (
     Recording,

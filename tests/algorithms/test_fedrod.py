@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from fedgela.algorithms.fedrod import FedRoD
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import (
     Recording,
     Weights,

@@ -9,7 +9,8 @@ import torch
 
 from fedgela.algorithms.fedavg import FedAvg
 from fedgela.algorithms.moon import MOON
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 from helpers import (
     Recording,
     Weights,

@@ -10,7 +10,8 @@ import pytest
 from fedgela.config import parse_experiment
 from fedgela.data.catalogue import CATALOGUE
 from fedgela.data.text import LETTERS
-from fedgela.server import Server, resolve
+from fedgela.resolve import resolve
+from fedgela.server import Server
 
 datasets = pytest.importorskip("datasets", reason="`datasets` reads the hub: pip install 'fedgela[hub]'")
 pytest.importorskip("PIL", reason="images are read with Pillow: pip install 'fedgela[hub]'")

@@ -10,8 +10,8 @@ from torch import nn
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec
 from fedgela.models import Net, build_net
+from fedgela.resolve import resolve
 from fedgela.runs import resume, run
-from fedgela.server import resolve
 from helpers import serve, tiny
 
 DIGITS = InputSpec("image", (1, 8, 8))

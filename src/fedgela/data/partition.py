@@ -40,7 +40,7 @@ class Scheme:
         hint = did_you_mean(kind, ("dirichlet", "classes", "iid", "natural"))
         raise ValueError(
             "a partition is 'dirichlet:BETA' with BETA > 0, 'classes:C' with C >= 1 classes a client, "
-            f"'iid' or 'natural', not {text!r}{hint if ':' not in text else ''}"
+            f"'iid' or 'natural', not {text!r}{hint if kind not in hint else ''}"
         )
 
 
@@ -137,9 +137,9 @@ def by_classes(
     for c in range(classes):
         holders = int(holds[:, c].sum())
         if per_class[c] < holders:
+            mend = "lower clients or the classes a client" if per_class[c] else "it cannot be dealt"
             raise UserError(
-                f"{name}: class {c} has {per_class[c]} training samples for {holders} clients; "
-                "lower clients or the classes a client"
+                f"{name}: class {c} has {per_class[c]} training samples for {holders} clients; {mend}"
             )
     owners = []
     for y in (y_train, y_test):

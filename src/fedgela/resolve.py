@@ -1,0 +1,71 @@
+"""From what a user asks for to what is run: data loaded and split, every open choice filled in."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from fedgela.config import Experiment
+from fedgela.data import Federation, build_federation, load_dataset
+from fedgela.data.catalogue import known
+from fedgela.data.sources import as_path
+from fedgela.errors import UserError
+from fedgela.models import default_model, default_projection, resolved_model
+
+
+def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
+    """The federation, and the experiment with every open choice filled in."""
+    device = _device(experiment.device)
+    data = load_dataset(
+        experiment.dataset,
+        experiment.data_dir,
+        image_size=experiment.image_size,
+        unreadable=experiment.unreadable,
+        augment=experiment.augment,
+    )
+    partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
+    min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples
+    federation = build_federation(
+        data,
+        experiment.partition,
+        experiment.clients,
+        min_samples,
+        partition_seed,
+        experiment.validation,
+    )
+    source = known(experiment.dataset)
+    paper_model = source.model if source is not None else None
+    model = resolved_model(experiment.model or paper_model or default_model(data.spec))
+    located = {}  # so that a run can be resumed from any folder
+    path = as_path(experiment.dataset, experiment.data_dir)
+    if path is not None:
+        located["dataset"] = str(path.resolve())
+    if experiment.data_dir is not None:
+        located["data_dir"] = str(Path(experiment.data_dir).resolve())
+    if experiment.weights is not None:
+        located["weights"] = str(Path(experiment.weights).resolve())
+    resolved = experiment.with_(
+        **located,
+        clients=federation.clients,
+        sample=experiment.sample or federation.clients,
+        min_samples=min_samples,
+        model=model,
+        projection=experiment.projection or default_projection(data.classes),
+        partition_seed=partition_seed,
+        device=str(device),
+        # a second thread only slows the smallest nets down
+        threads=experiment.threads or (1 if model in ("tiny-cnn", "mlp") else os.cpu_count() or 1),
+    )
+    return resolved, federation
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"device: {name!r} cannot be used here ({reason})") from None
+    return device

@@ -1,0 +1,229 @@
+"""A run's folder on disk: config, metrics, checkpoints, the clients' models.
+
+config.toml      the resolved experiment
+metrics.jsonl    one line a round, appended
+checkpoints/     the last two: round-000012.CHECKSUM.safetensors
+clients/         last local models that a checkpoint refers to: 000003.round-000012.CHECKSUM...
+models/          the finished global model, of the last round and of the best GA
+result.json      written last: a folder that has it is a finished run
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedgela.algorithms import ServerState
+from fedgela.config import Experiment, parse_experiment, read_toml
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.files import TEMPORARY, checksum, read_tensors, write_atomically, write_tensors
+from fedgela.models import State
+from fedgela.server import Progress
+
+KEPT_CHECKPOINTS = 2
+# what reading a damaged checkpoint raises, by where the damage lies
+DAMAGED = (OSError, ValueError, KeyError, OverflowError, MemoryError)
+CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
+
+
+@dataclass
+class FolderStore:
+    """The clients' models: on disk, but for those that changed since the last checkpoint."""
+
+    folder: Path
+    saved: dict[int, str] = field(default_factory=dict)  # file names, as the last checkpoint has them
+    changed: dict[int, State] = field(default_factory=dict)
+
+    def get(self, client: int) -> State | None:
+        if client in self.changed:
+            return self.changed[client]
+        if client in self.saved:
+            return read_tensors(self.folder / self.saved[client])[0]
+        return None
+
+    def put(self, client: int, model: State) -> None:
+        self.changed[client] = model
+
+    def save(self, round: int) -> None:
+        for client, model in self.changed.items():
+            self.saved[client] = write_tensors(self.folder, f"{client:06d}.round-{round:06d}", model)
+        self.changed.clear()
+
+
+@dataclass
+class Checkpoint:
+    progress: Progress
+    clients: dict[int, str]
+    metrics_bytes: int
+    seconds: float
+    data: str  # the data set's fingerprint
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.clients = path / "clients"
+        self.models = path / "models"
+
+    def exists(self) -> bool:
+        return (self.path / CONFIG).exists()
+
+    def result(self) -> Record | None:
+        try:
+            result: Record = json.loads((self.path / RESULT).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / RESULT}: cannot be read ({error})") from None
+        return result
+
+    def experiment(self) -> Experiment:
+        path = self.path / CONFIG
+        return parse_experiment(read_toml(path), str(path))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process works in a folder; the lock goes with the process, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written to ({error.strerror})") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{self.path}: another process is working in this folder") from None
+            yield
+
+    def create(self, experiment: Experiment) -> None:
+        for folder in (self.checkpoints, self.clients, self.models):
+            folder.mkdir(exist_ok=True)
+        write_atomically(self.path / CONFIG, experiment.to_toml())
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def save(self, progress: Progress, store: FolderStore, seconds: float, data: str) -> None:
+        """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
+        metrics = self.path / METRICS
+        with metrics.open("rb+") as file:
+            os.fsync(file.fileno())
+        store.save(progress.round)
+        server = progress.server
+        groups = {"model": server.model, "extra": server.extra, "private": server.private}
+        groups["best"] = {
+            name: value
+            for name, value in progress.best_model.items()
+            if value is not progress.server.model[name]  # a fixed ETF, or the last round is the best
+        }
+        for name in ("visited", "right", "right_on_union"):
+            groups.setdefault("tally", {})[name] = getattr(progress, name)
+        note = {
+            "round": progress.round,
+            "best_round": progress.best_round,
+            "best_GA": progress.best_GA,
+            "metrics_bytes": metrics.stat().st_size,
+            "metrics_checksum": checksum(metrics.read_bytes()),
+            "seconds": seconds,
+            "data": data,
+            "clients": store.saved,
+        }
+        tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
+        write_tensors(self.checkpoints, f"round-{progress.round:06d}", tensors, json.dumps(note))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove checkpoints beyond the last two, and clients' models that no checkpoint refers to."""
+        newest_first = self._checkpoint_paths()
+        for path in newest_first[KEPT_CHECKPOINTS:]:
+            path.unlink()
+        referred: set[str] = set()
+        for path in newest_first[:KEPT_CHECKPOINTS]:
+            try:
+                referred.update(_read_note(path)["clients"].values())
+            except DAMAGED:
+                return  # what a damaged checkpoint referred to cannot be told
+        for path in self.clients.glob("*.round-*.safetensors"):
+            if path.name not in referred:
+                path.unlink()
+
+    def _checkpoint_paths(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("round-*.safetensors"), reverse=True)
+
+    def load(self, device: torch.device, note: Callable[[str], None]) -> Checkpoint | None:
+        """The newest sound checkpoint; a damaged one is named, moved aside, and the one before is used."""
+        for folder in (self.checkpoints, self.clients, self.models):
+            folder.mkdir(exist_ok=True)
+            for leftover in folder.glob(f"*{TEMPORARY}"):
+                leftover.unlink()
+        paths = self._checkpoint_paths()
+        for path in paths:
+            try:
+                checkpoint = self._read_checkpoint(path, device)
+            except DAMAGED as error:
+                last = path == paths[-1]
+                then = (
+                    "no sound one is left: starting again from round 0"
+                    if last
+                    else "trying the one before it"
+                )
+                note(f"checkpoint {path.name} cannot be used ({error}); {then}")
+                path.rename(path.with_name(path.name + ".damaged"))
+            else:
+                self._sweep()  # what a process killed before its own sweep has left
+                return checkpoint
+        return None
+
+    def _read_checkpoint(self, path: Path, device: torch.device) -> Checkpoint:
+        tensors, text = read_tensors(path)
+        note = json.loads(text)
+        with (self.path / METRICS).open("rb") as file:
+            if checksum(file.read(note["metrics_bytes"])) != note["metrics_checksum"]:
+                raise ValueError(f"{METRICS} is not what it was")
+        clients = {int(k): name for k, name in note["clients"].items()}
+        for name in clients.values():
+            read_tensors(self.clients / name)  # raises where a client's model is damaged
+        groups: dict[str, State] = {}
+        for key, value in tensors.items():
+            group, name = key.split("/", 1)
+            groups.setdefault(group, {})[name] = value if group == "tally" else value.to(device)
+        model = groups["model"]
+        progress = Progress(
+            server=ServerState(model, groups.get("extra", {}), groups.get("private", {})),
+            round=note["round"],
+            best_round=note["best_round"],
+            best_GA=note["best_GA"],
+            best_model={**model, **groups.get("best", {})} if note["best_round"] else {},
+            **groups["tally"],
+        )
+        return Checkpoint(progress, clients, note["metrics_bytes"], note["seconds"], note["data"])
+
+    # -- metrics -----------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        with (self.path / METRICS).open("a") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def cut_metrics(self, size: int) -> None:
+        """Forget the rounds after a checkpoint: they will be run again."""
+        with (self.path / METRICS).open("ab") as file:
+            file.truncate(size)
+
+    def records(self) -> list[Record]:
+        return [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    """A checkpoint's note, without its tensors."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
+    return note
