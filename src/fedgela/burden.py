@@ -35,9 +35,9 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
         progress = server.begin()
         for _ in range(WARM_UP_ROUNDS):
             server.step(progress)
+        client = server.select(progress.round)[0]  # one that has been there before
         progress.round += 1
         servers[name] = (server, progress)
-        client = server.select(progress.round)[0]
         job = server.job(progress, client)
         kept = server.store.get(client)
         outcome = next(iter(server.engine.train(server.plan(progress), [job], server.trainees)))

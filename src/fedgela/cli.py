@@ -1,8 +1,9 @@
 """The commands, thin."""
 
 import sys
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -340,6 +341,7 @@ def _options(
 
 def main() -> None:
     """A user's mistake ends in a line or two and exit code 2; a bug shows its traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except UserError as error:
@@ -350,6 +352,24 @@ def main() -> None:
         sys.exit(_complain(str(error)))
     except KeyboardInterrupt:  # the view has said how to go on
         sys.exit(130)
+
+
+_show_foreign_warning = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are for the user, and need no line of code with them."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        _complain(f"note: {message}")
+    else:
+        _show_foreign_warning(message, category, filename, lineno, file, line)
 
 
 def _complain(text: str) -> int:
