@@ -29,7 +29,7 @@ def test_parameters_held_kept_and_sent(npz: Path) -> None:
     C, d = 4, 8  # of the tiny experiment
     assert burdens["fedproto"].sent == pytest.approx((C * d + C) / 1e6)  # class means and counts
     assert burdens["fedgela"].sent == pytest.approx(model - head)  # the ETF stays
-    assert burdens["fedavg"].ratio == 1
+    assert all(b.ratio_low <= b.ratio <= b.ratio_high for b in burdens.values())
     assert all(b.seconds > 0 for b in burdens.values())
 
 

@@ -1,9 +1,11 @@
 """What a method costs a client: time of local training, and parameters held, kept and sent."""
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from fedgela.config import Experiment
@@ -22,13 +24,14 @@ class Burden:
     held: float  # while training: the model, and the models and tensors that its loss compares with
     kept: float  # between rounds, on the client's own disk
     sent: float  # up to the server, in a round
-    seconds: float  # of one round's local training, the fastest repetition
-    ratio: float  # of that to the first method's
-    spread: float  # the slowest repetition over the fastest: how noisy the machine was
+    seconds: float  # of one round's local training, median over repetitions
+    ratio: float  # to the first method's, measured right before: median over repetitions,
+    ratio_low: float  # and its quartiles
+    ratio_high: float
 
 
 def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Burden]:
-    """Alternating between the methods, since a machine's speed changes over time."""
+    """What each method costs, the first one being what the others' times are relative to."""
     servers, counts = {}, {}
     for name, experiment in experiments.items():
         server = Server(*resolve(experiment))
@@ -47,17 +50,22 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
             _millions(kept or {}),
             _millions(update.model) + _millions(update.extra),
         )
-    seconds: dict[str, list[float]] = {name: [] for name in servers}
     names = list(servers)
-    for repetition in range(repetitions):
-        for i in range(len(names)):  # each repetition begins with another method
-            name = names[(i + repetition) % len(names)]
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repetitions):
+        for name in names:  # each right after the first, since a machine's speed drifts
+            base = _train_once(*servers[names[0]])
             seconds[name].append(_train_once(*servers[name]))
-    fastest = {name: min(times) for name, times in seconds.items()}
-    first = fastest[names[0]]
+            ratios[name].append(seconds[name][-1] / base)
     return [
-        Burden(name, *counts[name], fastest[name], fastest[name] / first, max(times) / fastest[name])
-        for name, times in seconds.items()
+        Burden(
+            name,
+            *counts[name],
+            statistics.median(seconds[name]),
+            *(float(q) for q in np.quantile(ratios[name], (0.5, 0.25, 0.75))),
+        )
+        for name in names
     ]
 
 
@@ -80,10 +88,11 @@ def lines(burdens: Sequence[Burden]) -> list[str]:
     """A Markdown table."""
     head = (
         "| method | held while training (M) | kept between rounds (M) | sent up (M) "
-        "| time | slowest / fastest repetition |"
+        "| time to FedAvg's | middle half |"
     )
     rows = [
-        f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x | {b.spread:.2f} |"
+        f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x "
+        f"| {b.ratio_low:.2f} to {b.ratio_high:.2f} |"
         for b in burdens
     ]
     return [head, "|---|---|---|---|---|---|", *rows]
