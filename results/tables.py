@@ -102,10 +102,11 @@ def keys() -> list[str]:
     lines = ["| key | default | what it is |", "|---|---|---|"]
     source = Path(inspect.getfile(Experiment)).read_text()
     for name, field in Experiment.model_fields.items():
-        note = re.search(rf"^    {name}: .*?(?:  # (.*))?$", source, re.MULTILINE)
+        definition = re.search(rf"^    {name}: (?:.*\n(?!    \w+:|\n))*.*", source, re.MULTILINE)
+        note = re.search(r"  # (.*)", definition[0]) if definition else None
         default = "fedgela" if name == "algorithm" else field.default
         shown = "–" if default is None else f"`{default}`"
-        lines.append(f"| `{name}` | {shown} | {note[1] if note and note[1] else ''} |")
+        lines.append(f"| `{name}` | {shown} | {note[1] if note else ''} |")
     return lines
 
 

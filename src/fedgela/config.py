@@ -151,7 +151,7 @@ class Experiment(BaseModel):
     @classmethod
     def _known_device(cls, name: str) -> str:
         try:
-            known = name == "auto" or torch.device(name).type in ("cpu", "cuda", "mps", "xpu")
+            known = name == "auto" or torch.device(name).type in ("cpu", "cuda")
         except RuntimeError:
             known = False
         if not known:

@@ -57,13 +57,16 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all samples and labels: a run goes on only with the data that it began with."""
+        """Of all samples, labels and client ids: a run goes on only with the data that it began with."""
         digest = hashlib.sha256()
         for name in _TENSORS:
             tensor: Tensor = getattr(self, name).cpu()
             if tensor.dim() == 4:
                 tensor = tensor.permute(0, 2, 3, 1)  # as images lie in memory
             digest.update(tensor.contiguous().numpy().data)
+        for ids in (self.client_train, self.client_test):
+            if ids is not None:
+                digest.update(np.ascontiguousarray(ids).data)
         return digest.hexdigest()[:16]
 
     def inputs(self, x: Tensor) -> Tensor:
