@@ -14,17 +14,12 @@ from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State
 from fedgela.resolve import resolve
-from fedgela.server import InMemoryStore, Progress, Server
+from fedgela.server import Server
 from fedgela.training import Plan
 from fedgela.training.interface import batches
-from helpers import federation_of, serve, tiny, tiny_dataset
+from helpers import Recording, federation_of, play, serve, tiny, tiny_dataset
 
 FEDGELA = {"name": "fedgela", "E_W": 25.0}
-
-
-def play(server: Server, rounds: int | None = None) -> tuple[Progress, list[Record]]:
-    progress = server.begin()
-    return progress, [server.step(progress) for _ in range(rounds or server.experiment.rounds)]
 
 
 def without_seconds(records: list[Record]) -> list[Record]:
@@ -50,18 +45,6 @@ def personal_accuracy(server: Server, model: State, client: int) -> float:
 
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-class Recording(InMemoryStore):
-    """Remembers every local model of a run: [(client, model)]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[tuple[int, State]] = []
-
-    def put(self, client: int, model: State) -> None:
-        super().put(client, model)
-        self.log.append((client, model))
 
 
 def recorded(experiment: Any) -> tuple[Server, Recording]:

@@ -18,7 +18,6 @@ class Source:
     size: int = 32  # images are resized to this square; no change where they have this size
     augment: bool = False  # as the official code does
     model: str = "resnet18"  # the paper's
-    clients: int | None = None  # the paper's number of clients made of natural ones
 
     @property
     def form(self) -> str:
@@ -41,7 +40,6 @@ CATALOGUE = {
         client="center",
         size=84,
         model="efficientnet-b0",
-        clients=20,
     ),
     "femnist": Source(
         "flwrlabs/femnist",
@@ -50,7 +48,6 @@ CATALOGUE = {
         client="writer_id",
         size=28,
         model="simple-cnn",
-        clients=50,
     ),
     "shakespeare": Source(
         "flwrlabs/shakespeare",
@@ -59,7 +56,6 @@ CATALOGUE = {
         client="character_id",
         kind="tokens",
         model="lstm",
-        clients=50,
     ),
 }
 BUILT_IN = ("digits",)
