@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test bench lint types unit clean
 
 demo: $(VENV)/.demo
 	@rm -rf runs/demo
 	$(BIN)/fedgela compare configs/demo.toml --out runs/demo --seeds 0
 
 test: lint types unit
+
+# other frameworks are measured too where they are installed: $(BIN)/pip install --editable ".[bench]"
+bench: $(VENV)/.demo
+	@mkdir -p runs
+	$(BIN)/fedgela bench --out runs/bench.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 from fedgela.data.dataset import Dataset, make_dataset
-from helpers import tiny_npz
+from helpers import tiny_arrays, tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
@@ -22,6 +22,18 @@ settings.load_profile("fedgela")
 def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny data set as a file."""
     return tiny_npz(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def npz32(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Colour images of 32x32, for the nets that need them."""
+    path = tmp_path_factory.mktemp("data32") / "tiny32.npz"
+    arrays = tiny_arrays()
+    for part in ("x_train", "x_test"):
+        large = arrays[part].repeat(4, axis=1).repeat(4, axis=2)
+        arrays[part] = np.stack([large, large // 2, 255 - large], axis=3)
+    np.savez(path, **arrays)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -363,7 +363,7 @@ def test_the_schedule_reaches_the_optimiser(
         return sgd(parameters, lr, *rest, **options)
 
     monkeypatch.setattr(torch.optim, "SGD", watched)
-    server = serve(tiny(npz, schedule=schedule, sample=1, rounds=4, algorithm="fedavg"))
+    server = serve(tiny(npz, schedule=schedule, sample=1, rounds=4, algorithm="fedavg", engine="eager"))
     progress, records = play(server)
     assert rates == pytest.approx([0.05 * factor for factor in factors])
     assert [record["lr"] for record in records] == rates

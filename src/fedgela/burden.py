@@ -43,7 +43,7 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
         servers[name] = (server, progress)
         job = server.job(progress, client)
         kept = server.store.get(client)
-        outcome = next(iter(server.engine.train(server.plan(progress), [job], server.trainees)))
+        outcome = next(iter(server.engine.train(server.plan(progress), [job])))
         update = server.update(outcome)
         counts[name] = (
             _millions(job.start) + _millions(job.references),
@@ -73,7 +73,7 @@ def _train_once(server: Server, progress: Progress) -> float:
     """One round's local training, without aggregation or evaluation."""
     jobs = [server.job(progress, client) for client in server.select(progress.round)]
     began = time.perf_counter()
-    for _ in server.engine.train(server.plan(progress), jobs, server.trainees):
+    for _ in server.engine.train(server.plan(progress), jobs):
         pass
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -308,6 +308,101 @@ def inspect(
         print(f"written to {out}: {', '.join(written)}")
         if "heatmap.png" not in written:
             print(inspection_report.NO_PICTURES)
+
+
+@app.command()
+def theory(
+    out: Annotated[Path | None, typer.Option("--out", help="a folder for text, JSON and figures")] = None,
+    only: Annotated[str | None, typer.Option(help="lemmas, structure or convergence")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the ETF, the split among clients and the batches")] = 0,
+) -> None:
+    """Check the paper's lemmas and theorems: what is measured beside what they predict."""
+    from fedgela import inspection_report, theory
+    from fedgela.theory import figures, report
+
+    if only is not None and only not in theory.PARTS:
+        raise UserError(f"--only: lemmas, structure or convergence, not {only!r}")
+    if out is not None:
+        inspection_report.check_folder(out)
+        figures.require_matplotlib()
+    found = theory.run((only,) if only else theory.PARTS, seed)
+    print(report.to_text(found), end="")
+    if out is not None:
+        print(f"written to {out}: {', '.join(report.save(found, out))}")
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_FOLDER...", help="runs, seeds of one, comparisons, or folders of them"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the HTML file to write")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", help="a folder for every picture as PNG and SVG, in papers' sizes"),
+    ] = None,
+    features: Annotated[str, typer.Option(help="how features are drawn: pca, or tsne (slower)")] = "pca",
+) -> None:
+    """Write one HTML file that shows runs and compares them; it needs no network and no server."""
+    from fedgela import report as reporting
+
+    if features not in ("pca", "tsne"):
+        raise UserError(f"--features: pca or tsne, not {features!r}")
+    reporting.check_places(out, figures)
+    made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))
+    made.save(out, figures)
+    for line in made.notes:
+        _complain(f"note: {line}")
+    drawn = f", {len(made.pictures)} figures to {figures}" if figures is not None else ""
+    print(f"{len(made.runs)} run{'s' if len(made.runs) > 1 else ''}: written to {out}{drawn}")
+
+
+@app.command()
+def bench(
+    workload: Annotated[
+        str | None, typer.Option(help="digits, simple-cnn or resnet18, by comma; by default by the device")
+    ] = None,
+    engines: Annotated[
+        str, typer.Option(help="by comma, of those installed; the plain loop is always measured")
+    ] = "plain,fedgela,flower,pfl,fluke",
+    samples: Annotated[int | None, typer.Option(min=1, help="training samples at most")] = None,
+    epochs: Epochs = None,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds timed together")] = 1,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="how often engines take turns")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="where cifar10.npz lies, if anywhere")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    out: Annotated[Path | None, typer.Option("--out", help="a JSON file to write")] = None,
+) -> None:
+    """Measure samples a second: this engine beside the plain loop and other frameworks."""
+    from fedgela import bench as benchmark
+    from fedgela.files import write_json
+
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"--out: {out} is to be a file in a folder that exists")
+    options = benchmark.Options(
+        workloads=_names(workload),
+        engines=_names(engines),
+        samples=samples,
+        epochs=epochs,
+        rounds=rounds,
+        repetitions=repetitions,
+        data_dir=data_dir,
+        device=device,
+    )
+    rows = benchmark.run(options, lambda line: print(line, file=sys.stderr, flush=True))
+    print(benchmark.to_text(rows), end="")
+    if out is not None:
+        write_json(out, benchmark.to_json(rows))
+        print(f"written to {out}")
+    if any(row.error and not benchmark.ENGINES[row.engine].is_peer for row in rows):
+        raise typer.Exit(1)
+
+
+def _names(listed: str | None) -> list[str]:
+    return [name.strip() for name in listed.split(",")] if listed else []
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:

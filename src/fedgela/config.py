@@ -126,6 +126,11 @@ class Experiment(BaseModel):
     seed: Seed = 0  # of everything that is drawn
     partition_seed: Seed | None = None  # of the split among clients; the seed
     device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; a GPU where there is one
+    engine: Literal["auto", "lanes", "eager"] = "auto"  # eager: one client after another, plain PyTorch
+    lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # trained side by side; by model and machine
+    width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; by the model
+    compile: bool | None = None  # torch.compile; on a GPU, where the run is long enough for it
+    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; bf16 on a GPU, else fp32
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; by the model
 
     algorithm: Annotated[

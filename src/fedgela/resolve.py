@@ -1,6 +1,5 @@
 """From what a user asks for to what is run: data loaded and split, every open choice filled in."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -53,8 +52,6 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         projection=experiment.projection or default_projection(data.classes),
         partition_seed=partition_seed,
         device=str(device),
-        # a second thread only slows the smallest nets down
-        threads=experiment.threads or (1 if model in ("tiny-cnn", "mlp") else os.cpu_count() or 1),
     )
     return resolved, federation
 

@@ -1,5 +1,6 @@
 """Running an experiment into a folder, and resuming it: the life of a run, and its result."""
 
+import contextlib
 import os
 import platform
 import time
@@ -19,7 +20,7 @@ from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder
 from fedgela.server import Progress, Server
 
 # what may differ between a folder's run and the command that finds it there
-HARDWARE = ("device", "threads", "data_dir", "checkpoint_every")
+HARDWARE = ("device", "engine", "lanes", "width", "compile", "threads", "data_dir", "checkpoint_every")
 
 
 class Listener:
@@ -53,14 +54,16 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
             raise UserError(f"{path}: this folder holds {name} of several runs; choose another --out")
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
+    listener = listener or Listener()
     resolved, federation = resolve(experiment)
     store = FolderStore(folder.clients)
-    server = Server(resolved, federation, store)  # before anything is written: it may be impossible
-    with folder.locked():
+    # before anything is written: it may be impossible
+    server = Server(resolved, federation, store, listener.note)
+    with contextlib.closing(server), folder.locked():
         if folder.exists():  # another process was faster
             raise already_holds_a_run(path)
-        folder.create(resolved)
-        return _go_on(folder, server, store, None, listener or Listener())
+        folder.create(server.experiment)
+        return _go_on(folder, server, store, None, listener)
 
 
 def resume(path: Path, listener: Listener | None = None) -> Record:
@@ -77,13 +80,14 @@ def resume(path: Path, listener: Listener | None = None) -> Record:
             return result
         experiment, federation = resolve(folder.experiment())
         store = FolderStore(folder.clients)
-        server = Server(experiment, federation, store)
+        server = Server(experiment, federation, store, listener.note)
         checkpoint = folder.load(torch.device(experiment.device), listener.note)
         if checkpoint and checkpoint.data != federation.data.fingerprint:
             raise UserError(
                 f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
             )
-        return _go_on(folder, server, store, checkpoint, listener)
+        with contextlib.closing(server):
+            return _go_on(folder, server, store, checkpoint, listener)
 
 
 def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | None = None) -> Record:
@@ -100,7 +104,8 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
     """A folder's run must be the one that is asked for, but for where it is computed."""
     wanted, found = resolve(experiment)[0].model_dump(), held.experiment().model_dump()
     for key in wanted.keys() - set(HARDWARE):
-        if wanted[key] != found[key]:
+        # what is left to be chosen is chosen when a run begins
+        if wanted[key] is not None and wanted[key] != found[key]:
             raise UserError(
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"

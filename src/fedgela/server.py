@@ -1,8 +1,9 @@
 """The round: select, train, aggregate, evaluate. What a round gives is written elsewhere (runs.py)."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -27,9 +28,13 @@ from fedgela.models import (
 )
 from fedgela.randomness import generator
 from fedgela.schedule import parse_schedule
-from fedgela.training import EagerEngine, Engine, Job, Optimiser, Outcome, Plan, Question
+from fedgela.training import Engine, Job, Outcome, Plan, Question, choose, make_engine
+from fedgela.training.interface import Predict
 
 T = TypeVar("T")
+
+PLAIN = FedAvg()  # cross-entropy, for fine-tuning
+FINETUNED_AT_ONCE = 64
 
 
 class ClientStore(Protocol):
@@ -65,13 +70,17 @@ class Server:
     """One run's server, with its clients simulated by an engine."""
 
     def __init__(
-        self, experiment: Experiment, federation: Federation, store: ClientStore | None = None
+        self,
+        experiment: Experiment,
+        federation: Federation,
+        store: ClientStore | None = None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`experiment` is a resolved one (see `resolve`)."""
+        """`experiment` is a resolved one (see `resolve`); the server's own has its engine chosen too. `note`
+        hears what a user should know of how the engine fares."""
         self.experiment = experiment
         self.algorithm: FedAvg = experiment.algorithm
         self.store: ClientStore = InMemoryStore() if store is None else store
-        torch.set_num_threads(_set(experiment.threads))
         self.device = device = torch.device(experiment.device)
         self.federation = federation.on(device)
         # who trains: the clients, or for the Centralised bound one client with all their data
@@ -79,17 +88,8 @@ class Server:
         self.net = self._build_net(device)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
-        self.engine: Engine = EagerEngine(
-            self.net,
-            device,
-            Optimiser(
-                experiment.optimizer,
-                experiment.momentum,
-                experiment.weight_decay,
-                experiment.clip_norm,
-            ),
-            experiment.batch_size,
-        )
+        self.experiment = choose(experiment, self.net, self.trainees)
+        self.engine: Engine = make_engine(self.experiment, self.net, self.federation.data, note)
         self.schedule = parse_schedule(experiment.schedule)
         self.union = torch.arange(len(federation.data.y_test))
         self.test_labels = federation.data.y_test.cpu()
@@ -160,15 +160,17 @@ class Server:
         updates: list[Update] = []
         norms: list[Update] = []
         classifiers: list[Tensor] = []
-        for job, outcome in _in_order(jobs, self.engine.train(plan, jobs, self.trainees)):
+        outcomes = list(_in_order(jobs, self.engine.train(plan, jobs)))
+        for job, outcome in outcomes:
             loss_sum += outcome.loss_sum
             loss_count += outcome.loss_count
             updates.append(self.update(outcome))
             own_norm = {name: outcome.model[name] for name in self.own_norm}
             norms.append(replace(updates[-1], model=own_norm, extra={}))
             if not self.algorithm.pooled:
-                self._visit(progress, job, outcome)
                 classifiers.append(self._classifier(outcome.model, job.vectors))
+        if not self.algorithm.pooled:
+            self._visit(progress, outcomes)
         self._aggregate(progress, updates)
         if self.own_norm:
             # FedBN has no global BatchNorm: for the global model's evaluation only, the mean of this round's
@@ -204,6 +206,7 @@ class Server:
         last = self.store.get(client) if algorithm.keeps_model else None
         return Job(
             client,
+            self.trainees.train[client],
             algorithm.start(model, last),
             algorithm.client_vectors(self.trainees.train_counts[client], server.extra),
             server.extra | algorithm.references(model, last),
@@ -224,7 +227,7 @@ class Server:
         samples = self.trainees.train[k]
 
         def features() -> tuple[Tensor, Tensor]:
-            z = self.engine.features(outcome.model, samples, self.trainees)
+            z = self.engine.features(outcome.model, samples)
             return z, self.trainees.data.y_train[samples.to(z.device)]
 
         travelling = {
@@ -235,20 +238,24 @@ class Server:
         extra = algorithm.sends(self.trainees.train_counts[k], features)
         return Update(k, len(samples), travelling, extra)
 
-    def _visit(self, progress: Progress, job: Job, outcome: Outcome) -> None:
-        """Score a local model on the client's own test set, before aggregation, and keep it."""
-        k = job.client
-        progress.visited[k] = progress.round
-        samples = self.federation.test[k]
-        question = Question(outcome.model, samples, job.vectors | progress.server.extra)
-        predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
-        progress.right[k] = self._right(predicted, samples)
+    def _visit(self, progress: Progress, outcomes: Sequence[tuple[Job, Outcome]]) -> None:
+        """Score local models on their clients' own test sets, before aggregation, and keep them."""
+        predict = self.algorithm.predict_personal
+        questions = [
+            Question(outcome.model, self.federation.test[job.client], job.vectors | progress.server.extra)
+            for job, outcome in outcomes
+        ]
+        for question, answer, (job, outcome) in zip(
+            questions, self.engine.answers(predict, questions), outcomes, strict=True
+        ):
+            progress.visited[job.client] = progress.round
+            progress.right[job.client] = self._right(answer, question.samples)
+            if self.keeps_models:
+                self.store.put(job.client, _cpu(outcome.model))
         if self._scores_on_union:
-            question = replace(question, samples=self.union)
-            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
-            progress.right_on_union[k] = self._right(predicted, self.union)
-        if self.keeps_models:
-            self.store.put(k, _cpu(outcome.model))
+            everything = [replace(question, samples=self.union) for question in questions]
+            for answer, (job, _) in zip(self.engine.answers(predict, everything), outcomes, strict=True):
+                progress.right_on_union[job.client] = self._right(answer, self.union)
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
@@ -274,10 +281,10 @@ class Server:
         return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
 
     def _global_answers(self, model: State) -> Tensor:
-        question = Question(model, self.union)
-        return self.engine.answer(
-            lambda net, x, _: self.algorithm.predict_global(net, x), question, self.federation
-        )
+        return self._answer(partial(_global_logits, self.algorithm), Question(model, self.union))
+
+    def _answer(self, predict: Predict, question: Question) -> Tensor:
+        return self.engine.answers(predict, [question])[0]
 
     def _evaluate(self, progress: Progress) -> Record:
         algorithm, model = self.algorithm, progress.server.model
@@ -326,7 +333,7 @@ class Server:
         extra = progress.server.extra
         rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
         question = Question(progress.server.model, samples, extra, rows)
-        predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+        predicted = self._answer(self.algorithm.predict_personal, question)
         answers = torch.full_like(self.test_labels, -1)
         answers[samples] = predicted
         progress.right[new] = self._right_by_client(answers)[new]
@@ -339,7 +346,7 @@ class Server:
             nobody = torch.zeros_like(self.federation.train_counts[0])
             vectors = self.algorithm.client_vectors(nobody, server.extra)
             question = Question(server.model, self.union, vectors | server.extra)
-            predicted = self.engine.answer(self.algorithm.predict_personal, question, self.federation)
+            predicted = self._answer(self.algorithm.predict_personal, question)
             progress.right_on_union[new] = self._right(predicted, self.union)
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
@@ -354,6 +361,10 @@ class Server:
         """The classifier vectors on the CPU, without moving the whole model there."""
         there = {name: value.to(self.device) for name, value in vectors.items()}
         return self.algorithm.classifier(model, there).cpu()
+
+    def close(self) -> None:
+        """Give back the engine's processes."""
+        self.engine.close()
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -380,16 +391,27 @@ class Server:
     def _finetune(self, model: State, round: int) -> Tensor:
         """Right answers [N, C] of the global model fine-tuned on every client: plain cross-entropy, all
         parameters, `finetune_epochs` epochs at the run's learning rate."""
-        e, plain = self.experiment, FedAvg()
-        plan = Plan(plain.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
-        jobs = [Job(k, self._as_seen_by(k, model), {}) for k in range(self.federation.clients)]
+        e = self.experiment
+        plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
         right = torch.zeros_like(self.federation.test_counts)
-        for outcome in self.engine.train(plan, jobs, self.federation):
-            samples = self.federation.test[outcome.client]
-            question = Question(outcome.model, samples)
-            predicted = self.engine.answer(plain.predict_personal, question, self.federation)
-            right[outcome.client] = self._right(predicted, samples)
+        clients = range(self.federation.clients)
+        for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
+            jobs = [
+                Job(k, self.federation.train[k], self._as_seen_by(k, model))
+                for k in clients[start : start + FINETUNED_AT_ONCE]
+            ]
+            outcomes = list(self.engine.train(plan, jobs))
+            questions = [
+                Question(outcome.model, self.federation.test[outcome.client]) for outcome in outcomes
+            ]
+            answers = self.engine.answers(PLAIN.predict_personal, questions)
+            for outcome, question, answer in zip(outcomes, questions, answers, strict=True):
+                right[outcome.client] = self._right(answer, question.samples)
         return right
+
+
+def _global_logits(algorithm: FedAvg, net: Net, x: Tensor, client: State) -> Tensor:
+    return algorithm.predict_global(net, x)
 
 
 def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:
@@ -404,7 +426,16 @@ def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tupl
 
 
 def _cpu(state: State) -> State:
-    return {name: value.cpu() for name, value in state.items()}
+    """On the CPU; from a GPU in one copy for all tensors of a type, since each copy waits for the GPU."""
+    if all(value.device.type == "cpu" for value in state.values()):
+        return state
+    there: State = {}
+    for dtype in {value.dtype for value in state.values()}:
+        same = {name: value for name, value in state.items() if value.dtype == dtype}
+        flat = torch.cat([value.flatten() for value in same.values()]).cpu()
+        parts = torch.split(flat, [value.numel() for value in same.values()])
+        there |= {name: part.view(state[name].shape).clone() for name, part in zip(same, parts, strict=True)}
+    return {name: there[name] for name in state}
 
 
 def _set(value: T | None) -> T:

@@ -51,9 +51,11 @@ def test_a_phase_leaves_the_other_part_to_the_bit(
     server = serve(tiny(npz, algorithm="fedrep"))
     method = FedRep(head_epochs, body_epochs)
     start = server.begin().server.model
-    engine = EagerEngine(server.net, torch.device("cpu"), Optimiser("sgd", 0.9, 0.5), 5)
+    engine = EagerEngine(
+        server.net, server.federation.data, torch.device("cpu"), Optimiser("sgd", 0.9, 0.5), 5
+    )
     plan = Plan(method.loss, method.phases(10), 0.1, 0, "batches", 1)
-    [outcome] = engine.train(plan, [Job(0, start, {})], server.federation)
+    [outcome] = engine.train(plan, [Job(0, server.federation.train[0], start)])
     for name, value in start.items():
         assert torch.equal(outcome.model[name], value) is name.startswith(still), name
 

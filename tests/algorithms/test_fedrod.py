@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
+from fedgela.algorithms import fedrod
 from fedgela.algorithms.fedrod import FedRoD
 from fedgela.resolve import resolve
 from fedgela.server import Server
@@ -52,7 +52,7 @@ def test_each_loss_teaches_its_own_part_only(monkeypatch: pytest.MonkeyPatch) ->
     method = FedRoD()
     net = small_net(method)
     client = doubled(method.client_vectors(torch.tensor([6, 2, 0]), {}))
-    cross_entropy = F.cross_entropy
+    cross_entropy = fedrod.cross_entropy
 
     def only(wanted: int) -> dict[str, torch.Tensor]:
         """The gradients with one of the two losses taken away, in the order in which they are summed."""
@@ -62,7 +62,7 @@ def test_each_loss_teaches_its_own_part_only(monkeypatch: pytest.MonkeyPatch) ->
             return cross_entropy(*arguments, **options) * (next(calls) == wanted)
 
         with monkeypatch.context() as patch:
-            patch.setattr(F, "cross_entropy", one)
+            patch.setattr(fedrod, "cross_entropy", one)
             return gradients(method, net, BATCH, client)
 
     generic, personal = only(0), only(1)

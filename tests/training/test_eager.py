@@ -11,7 +11,7 @@ from fedgela.algorithms import ALGORITHMS, FedAvg, Phase
 from fedgela.data import Federation
 from fedgela.models import Net, State, build_net
 from fedgela.training import EagerEngine, Job, Optimiser, Plan, Question
-from fedgela.training.interface import batches
+from fedgela.training.interface import Predict, batches
 from helpers import federation_of, tiny_dataset
 
 LR, MOMENTUM, DECAY, BATCH = 0.1, 0.9, 0.01, 5
@@ -31,9 +31,14 @@ def net_for(algorithm: FedAvg, federation: Federation) -> Net:
     return build_net("tiny-cnn", data.spec, 8, lambda: algorithm.head(8, data.classes, 0), 0)
 
 
-def engine_for(net: Net, **changes: Any) -> EagerEngine:
+def engine_for(net: Net, federation: Federation, **changes: Any) -> EagerEngine:
     settings = {"momentum": MOMENTUM, "weight_decay": DECAY} | changes
-    return EagerEngine(net, CPU, Optimiser("sgd", **settings), BATCH)
+    return EagerEngine(net, federation.data, CPU, Optimiser("sgd", **settings), BATCH)
+
+
+def answer(engine: EagerEngine, predict: Predict, question: Question) -> Tensor:
+    [predicted] = engine.answers(predict, [question])
+    return predicted
 
 
 def state(net: Net) -> State:
@@ -88,8 +93,8 @@ METHODS = {
 def test_a_local_epoch_follows_the_formulas(federation: Federation, method: str, clip: float) -> None:
     algorithm = METHODS[method]
     net, plan = net_for(algorithm, federation), plan_for(algorithm)
-    job = Job(0, state(net), algorithm.client_vectors(federation.train_counts[0], {}))
-    [outcome] = engine_for(net, clip_norm=clip).train(plan, [job], federation)
+    job = Job(0, federation.train[0], state(net), algorithm.client_vectors(federation.train_counts[0], {}))
+    [outcome] = engine_for(net, federation, clip_norm=clip).train(plan, [job])
     expected, loss = reference(algorithm, plan, federation, 0, clip)
     for name, value in expected.items():
         torch.testing.assert_close(outcome.model[name].double(), value, rtol=1e-4, atol=1e-6)
@@ -111,8 +116,10 @@ def test_clipping_bounds_the_length_of_all_gradients_together(federation: Federa
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
     start, clip = state(net), 0.01
-    engine = EagerEngine(net, CPU, Optimiser("sgd", 0.0, 0.0, clip), batch_size=100)  # one step
-    [outcome] = engine.train(plan_for(algorithm), [Job(0, start, {})], federation)
+    engine = EagerEngine(
+        net, federation.data, CPU, Optimiser("sgd", 0.0, 0.0, clip), batch_size=100
+    )  # one step
+    [outcome] = engine.train(plan_for(algorithm), [Job(0, federation.train[0], start, {})])
     moved = sum(((outcome.model[name] - start[name]) ** 2).sum() for name in start) ** 0.5
     assert float(moved) == pytest.approx(LR * clip, rel=1e-3)
 
@@ -122,10 +129,10 @@ def test_a_phase_freezes_what_it_does_not_select(federation: Federation) -> None
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
     start = state(net)
-    engine = engine_for(net, weight_decay=0.5)
+    engine = engine_for(net, federation, weight_decay=0.5)
     head, body = Phase(1, ("head.",)), Phase(1, ("backbone.", "projection."))
-    [only_head] = engine.train(plan_for(algorithm, head), [Job(0, start, {})], federation)
-    [only_body] = engine.train(plan_for(algorithm, body), [Job(0, start, {})], federation)
+    [only_head] = engine.train(plan_for(algorithm, head), [Job(0, federation.train[0], start, {})])
+    [only_body] = engine.train(plan_for(algorithm, body), [Job(0, federation.train[0], start, {})])
     for name, value in start.items():
         in_head = name.startswith("head.")
         assert torch.equal(only_head.model[name], value) is not in_head
@@ -135,11 +142,11 @@ def test_a_phase_freezes_what_it_does_not_select(federation: Federation) -> None
 def test_phases_go_on_from_one_another_with_other_batches(federation: Federation) -> None:
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
-    start, engine = state(net), engine_for(net, momentum=0.0)
+    start, engine = state(net), engine_for(net, federation, momentum=0.0)
     # without momentum, two phases of one epoch are one phase of two: the epochs are numbered through
     split = plan_for(algorithm, Phase(1), Phase(1))
-    [two] = engine.train(split, [Job(0, start, {})], federation)
-    [one] = engine.train(plan_for(algorithm, Phase(2)), [Job(0, start, {})], federation)
+    [two] = engine.train(split, [Job(0, federation.train[0], start, {})])
+    [one] = engine.train(plan_for(algorithm, Phase(2)), [Job(0, federation.train[0], start, {})])
     assert all(torch.equal(one.model[name], two.model[name]) for name in start)
     samples = federation.train[0]
     first, second = (batches(split, 0, epoch, samples, BATCH) for epoch in (0, 1))
@@ -149,21 +156,21 @@ def test_phases_go_on_from_one_another_with_other_batches(federation: Federation
 def test_momentum_starts_at_zero_for_every_client(federation: Federation) -> None:
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
-    start, engine, plan = state(net), engine_for(net), plan_for(algorithm)
-    jobs = [Job(1, start, {}), Job(0, start, {})]
-    after_other = list(engine.train(plan, jobs, federation))[1]
-    [alone] = engine.train(plan, [Job(0, start, {})], federation)
+    start, engine, plan = state(net), engine_for(net, federation), plan_for(algorithm)
+    jobs = [Job(1, federation.train[1], start, {}), Job(0, federation.train[0], start, {})]
+    after_other = list(engine.train(plan, jobs))[1]
+    [alone] = engine.train(plan, [Job(0, federation.train[0], start, {})])
     assert all(torch.equal(after_other.model[name], alone.model[name]) for name in start)
 
 
 def test_an_outcome_is_no_longer_the_engines(federation: Federation) -> None:
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
-    start, engine, plan = state(net), engine_for(net), plan_for(algorithm)
+    start, engine, plan = state(net), engine_for(net, federation), plan_for(algorithm)
     kept = copy.deepcopy(start)
-    [first] = engine.train(plan, [Job(0, start, {})], federation)
+    [first] = engine.train(plan, [Job(0, federation.train[0], start, {})])
     copied = copy.deepcopy(first.model)
-    list(engine.train(plan, [Job(1, start, {})], federation))
+    list(engine.train(plan, [Job(1, federation.train[1], start, {})]))
     assert all(torch.equal(first.model[name], copied[name]) for name in copied)
     assert all(torch.equal(start[name], kept[name]) for name in kept)
 
@@ -186,8 +193,8 @@ def test_a_client_trains_on_what_it_has(federation: Federation) -> None:
     algorithm = FedAvg()
     net = net_for(algorithm, federation)
     for batch_size, seen in ((5, 10), (100, 13)):
-        engine = EagerEngine(net, CPU, Optimiser(), batch_size)
-        [outcome] = engine.train(plan_for(algorithm), [Job(0, state(net), {})], federation)
+        engine = EagerEngine(net, federation.data, CPU, Optimiser(), batch_size)
+        [outcome] = engine.train(plan_for(algorithm), [Job(0, federation.train[0], state(net), {})])
         assert outcome.loss_count.sum() == seen
         assert outcome.loss_count[2:].sum() == 0  # classes that the client lacks
 
@@ -200,36 +207,34 @@ def test_answers_do_not_depend_on_the_evaluation_batch(
 ) -> None:
     algorithm = ALGORITHMS["fedgela"]()
     net = net_for(algorithm, federation)
-    engine, samples = engine_for(net), torch.arange(30).flip(0)
+    engine, samples = engine_for(net, federation), torch.arange(30).flip(0)
     # one row of client vectors a sample: each sample is predicted as its own client would
     rows = algorithm.client_vectors(federation.train_counts[federation.test.owner[samples]], {})
-    together = engine.answer(algorithm.predict_personal, Question(state(net), samples, rows=rows), federation)
+    together = answer(engine, algorithm.predict_personal, Question(state(net), samples, rows=rows))
     monkeypatch.setattr(EagerEngine, "EVALUATION_BATCH", 7)
-    cut = engine.answer(algorithm.predict_personal, Question(state(net), samples, rows=rows), federation)
+    cut = answer(engine, algorithm.predict_personal, Question(state(net), samples, rows=rows))
     assert torch.equal(together, cut)
     for client in (0, 1):
         own = federation.test.owner[samples] == client
         vectors = algorithm.client_vectors(federation.train_counts[client], {})
         question = Question(state(net), samples[own], vectors)
-        alone = engine.answer(algorithm.predict_personal, question, federation)
+        alone = answer(engine, algorithm.predict_personal, question)
         assert torch.equal(alone, together[own])
     nobody = Question(state(net), torch.empty(0, dtype=torch.int64))
-    assert len(engine.answer(FedAvg().predict_personal, nobody, federation)) == 0
+    assert len(answer(engine, FedAvg().predict_personal, nobody)) == 0
 
 
 def test_batchnorm_answers_with_running_statistics(federation: Federation) -> None:
     algorithm = ALGORITHMS["fedgela"](feature_norm="batchnorm")
     net = net_for(algorithm, federation)
-    engine, start = engine_for(net), state(net)
+    engine, start = engine_for(net, federation), state(net)
     vectors = algorithm.client_vectors(federation.train_counts[1], {})
-    [outcome] = engine.train(plan_for(algorithm), [Job(1, start, vectors)], federation)
+    [outcome] = engine.train(plan_for(algorithm), [Job(1, federation.train[1], start, vectors)])
     assert not torch.equal(outcome.model["head.norm.running_mean"], start["head.norm.running_mean"])
     question = Question(outcome.model, torch.arange(30), vectors)
-    every = engine.answer(algorithm.predict_personal, question, federation)
+    every = answer(engine, algorithm.predict_personal, question)
     one_by_one = [
-        engine.answer(
-            algorithm.predict_personal, Question(outcome.model, torch.tensor([i]), vectors), federation
-        )
+        answer(engine, algorithm.predict_personal, Question(outcome.model, torch.tensor([i]), vectors))
         for i in range(30)
     ]
     assert torch.equal(every, torch.cat(one_by_one))

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, cross_entropy
 from fedgela.geometry import PhiForm, phi, simplex_etf
 from fedgela.models import Net, State
 
@@ -149,7 +149,7 @@ class FedGELA(FedAvg):
         logits = client["phi"] * net(x)  # (Phi_k W)^T h, [B, C]: missing classes have logit 0
         if self.softmax == "present":  # Eq. 5 sums over the classes of C_k only
             logits = logits.masked_fill(~client["present"], -torch.inf)
-        return F.cross_entropy(logits, y, reduction="none")
+        return cross_entropy(logits, y)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         logits: Tensor = client["phi"] * net(x)

@@ -25,7 +25,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update
+from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update, cross_entropy
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of, uniform
 
@@ -96,11 +96,13 @@ class FedGen(FedAvg):
         # one pass for both batches, in evaluation mode: a client only listens to G
         z = generated_features(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), C)
         z_any, z_y = z[: self.generated], z[self.generated :]
-        told = F.cross_entropy(net.head(z_any), y_any)
+        told = cross_entropy(net.head(z_any), y_any).mean()
         target = net.head(z_y).detach().softmax(dim=1)
-        listening = F.kl_div(logits.log_softmax(dim=1), target, reduction="none").sum(dim=1)  # [B]
-        ce = F.cross_entropy(logits, y, reduction="none")
-        return ce + self.generated / B * alpha * told + beta * listening
+        # KL written out: vmap has no rule for F.kl_div
+        listening = (torch.xlogy(target, target) - target * logits.log_softmax(dim=1)).sum(dim=1)  # [B]
+        ce = cross_entropy(logits, y)
+        loss: Tensor = ce + self.generated / B * alpha * told + beta * listening
+        return loss
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class FedGen(FedAvg):
             z = G(eps, y)
             teaching = z.new_zeros(())
             for k, (weight, bias) in enumerate(heads):
-                ce = F.cross_entropy(F.linear(z, weight, bias), y, reduction="none")
+                ce = cross_entropy(F.linear(z, weight, bias), y)
                 teaching = teaching + (share[k, y] * ce).mean()
             adam.zero_grad()
             (teaching + self.eta * diversity(eps, z)).backward()

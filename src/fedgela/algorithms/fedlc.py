@@ -14,9 +14,8 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, cross_entropy
 from fedgela.models import Net, State
 
 NO_SAMPLES = 1e-8
@@ -34,4 +33,4 @@ class FedLC(FedAvg):
         return {"margin": (self.tau * counts.double().clamp(min=NO_SAMPLES) ** -0.25).float()}
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
-        return F.cross_entropy(net(x) - client["margin"], y, reduction="none")
+        return cross_entropy(net(x) - client["margin"], y)

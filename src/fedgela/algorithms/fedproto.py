@@ -18,9 +18,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update
+from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update, cross_entropy
 from fedgela.geometry import class_means
 from fedgela.models import Net, State
 
@@ -55,7 +54,7 @@ class FedProto(FedAvg):
         z = net.features(x)
         distance = (z - client["prototypes"][y]).square().mean(dim=1)
         pull = torch.where(client["known"][y], distance, 0.0)
-        return F.cross_entropy(net.head(z), y, reduction="none") + self.lam * pull
+        return cross_entropy(net.head(z), y) + self.lam * pull
 
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
         means = class_means(*features(), len(counts))

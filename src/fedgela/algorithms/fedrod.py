@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -63,8 +62,8 @@ class FedRoD(FedAvg):
         heads, z = _heads(net), net.features(x)
         g = heads.generic(z)
         p = heads.personal(z.detach())
-        generic = F.cross_entropy(g + client["prior"], y, reduction="none")
-        return generic + F.cross_entropy(g.detach() + p, y, reduction="none")
+        generic = cross_entropy(g + client["prior"], y)
+        return generic + cross_entropy(g.detach() + p, y)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         heads, z = _heads(net), net.features(x)

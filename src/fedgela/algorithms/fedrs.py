@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -37,4 +36,4 @@ class FedRS(FedAvg):
         return {"a": torch.where(counts > 0, 1.0, self.alpha)}
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
-        return F.cross_entropy(client["a"] * net(x), y, reduction="none")
+        return cross_entropy(client["a"] * net(x), y)

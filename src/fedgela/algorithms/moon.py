@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -49,8 +49,8 @@ class MOON(FedAvg):
         # z is normalised once, so that the gradients of equal teachers cancel to the bit
         u = F.normalize(z, dim=1)
         s = torch.stack([(u * F.normalize(teacher, dim=1)).sum(dim=1) for teacher in (z_g, z_p)], dim=1)
-        contrast = F.cross_entropy(s / self.tau, torch.zeros_like(y), reduction="none")
-        return F.cross_entropy(net.head(z), y, reduction="none") + self.mu * contrast
+        contrast = cross_entropy(s / self.tau, torch.zeros_like(y))
+        return cross_entropy(net.head(z), y) + self.mu * contrast
 
 
 def _part(state: State, prefix: str) -> State:

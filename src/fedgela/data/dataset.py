@@ -73,18 +73,30 @@ class Dataset:
         """The network's input of samples: images and features normalised, tokens as int64."""
         if self.kind == "tokens":
             return x.long()
+        scale, shift = self.normalisation
+        return torch.addcmul(shift, x, scale)
+
+    @cached_property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift): an input is x * scale + shift."""
         mean, std = self.statistics
         if self.kind == "features":
-            return (x - mean) / std
-        scale = (1.0 / (255.0 * std)).view(1, -1, 1, 1)
-        return x.float() * scale - (mean / std).view(1, -1, 1, 1)
+            return 1.0 / std, -mean / std
+        return (1.0 / (255.0 * std)).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
 
     def training_inputs(self, x: Tensor, draw: Tensor) -> Tensor:
         """The same for training: augmented, where the data set is, by the step's draws."""
         return self.inputs(crop_flip_rotate(x, draw) if self.augment else x)
 
-    def to(self, device: torch.device) -> "Dataset":
-        return dataclasses.replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
+    def to(self, device: torch.device, contiguous: bool = False) -> "Dataset":
+        """The same on a device; images lie there with their channels last, or, if contiguous, first."""
+        there = {name: getattr(self, name).to(device) for name in _TENSORS}
+        if contiguous:
+            there["x_train"] = there["x_train"].contiguous()
+        moved = dataclasses.replace(self, **there)
+        if "statistics" in self.__dict__:  # worked out already: not once more
+            moved.__dict__["statistics"] = tuple(value.to(device) for value in self.statistics)
+        return moved
 
 
 def make_dataset(

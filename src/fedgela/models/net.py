@@ -45,11 +45,25 @@ class Net(nn.Module):
         self.backbone = backbone
         self.projection = projection
         self.head = head
+        self.in_bf16 = False  # the backbone in bf16; projection, head and loss stay in fp32
 
     def features(self, x: Tensor) -> Tensor:
         """z, [B, d]."""
-        z: Tensor = self.projection(self.backbone(x))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16, cache_enabled=False):
+            wide = self.backbone(x)
+        z: Tensor = self.projection(wide.to(self.projection.weight.dtype))
         return z
+
+    def bf16_entries(self) -> set[str]:
+        """Parameters that are computed with in bf16: of the backbone's convolutions and linear layers."""
+        if not self.in_bf16:
+            return set()
+        return {
+            f"backbone.{name}.{entry}"
+            for name, part in self.backbone.named_modules()
+            if isinstance(part, (nn.Conv2d, nn.Linear))
+            for entry, _ in part.named_parameters(recurse=False)
+        }
 
     @torch.no_grad()
     def features_of(self, state: State, x: Tensor) -> Tensor:

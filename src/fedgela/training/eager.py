@@ -1,11 +1,12 @@
-"""The plain engine: one client after another, one step after another, on any device."""
+"""The plain engine: one client after another, one step after another, on any device. Slow and simple: what
+the fast ones are tested against."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fedgela.data import Federation
+from fedgela.data import Dataset
 from fedgela.models import Net, State
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw
 from fedgela.training.optimiser import Optimiser
@@ -16,29 +17,31 @@ class EagerEngine:
 
     EVALUATION_BATCH = 1000
 
-    def __init__(self, net: Net, device: torch.device, optimiser: Optimiser, batch_size: int) -> None:
+    def __init__(
+        self, net: Net, data: Dataset, device: torch.device, optimiser: Optimiser, batch_size: int
+    ) -> None:
         self.net = net.to(device)
+        self.data = data
         self.device = device
         self.optimiser = optimiser
         self.batch_size = batch_size
 
-    def train(self, plan: Plan, jobs: Sequence[Job], federation: Federation) -> Iterator[Outcome]:
+    def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for job in jobs:
             # a net's own draws (dropout) are addressed as well: by the client and the round
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(first_draw(plan, job.client))
-                outcome = self._train_one(plan, job, federation)
+                outcome = self._train_one(plan, job)
             yield outcome
 
-    def _train_one(self, plan: Plan, job: Job, federation: Federation) -> Outcome:
-        data, net = federation.data, self.net
+    def _train_one(self, plan: Plan, job: Job) -> Outcome:
+        data, net = self.data, self.net
         self._load(job.start)
         net.train()
         client = self._here({**job.vectors, **job.references})
         draw = client["draw"] = torch.tensor(first_draw(plan, job.client), device=self.device)
         loss_sum = torch.zeros(data.classes, device=self.device)
         loss_count = torch.zeros(data.classes, device=self.device)
-        samples = federation.train[job.client]
         epochs_before = 0
         for phase in plan.phases:
             trained = []
@@ -48,7 +51,7 @@ class EagerEngine:
                     trained.append(parameter)
             optimiser = self.optimiser.over(trained, plan.lr)
             for epoch in range(epochs_before, epochs_before + phase.epochs):
-                index = batches(plan, job.client, epoch, samples, self.batch_size).to(self.device)
+                index = batches(plan, job.client, epoch, job.samples, self.batch_size).to(self.device)
                 for batch in index:
                     x, y = data.training_inputs(data.x_train[batch], draw), data.y_train[batch]
                     loss = plan.loss(net, x, y, client)
@@ -64,9 +67,12 @@ class EagerEngine:
         model = {name: value.detach().clone() for name, value in net.state_dict().items()}
         return Outcome(job.client, model, loss_sum.cpu(), loss_count.cpu())
 
+    def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:
+        return [self._answer(predict, question) for question in questions]
+
     @torch.no_grad()
-    def answer(self, predict: Predict, question: Question, federation: Federation) -> Tensor:
-        data = federation.data
+    def _answer(self, predict: Predict, question: Question) -> Tensor:
+        data = self.data
         self._load(question.model)
         self.net.eval()
         vectors, rows = self._here(question.vectors), self._here(question.rows)
@@ -80,12 +86,14 @@ class EagerEngine:
         return predicted.cpu()
 
     @torch.no_grad()
-    def features(self, model: State, samples: Tensor, federation: Federation) -> Tensor:
-        data = federation.data
+    def features(self, model: State, samples: Tensor) -> Tensor:
+        data = self.data
         self._load(model)
         self.net.eval()
         parts = torch.split(samples.to(self.device), self.EVALUATION_BATCH)
         return torch.cat([self.net.features(data.inputs(data.x_train[part])) for part in parts])
+
+    def close(self) -> None: ...
 
     def _here(self, state: State) -> State:
         return {name: value.to(self.device) for name, value in state.items()}

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import Phase
-from fedgela.data import Federation
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of
 
@@ -30,11 +29,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's local training: where it starts, and what its loss reads beside the batch."""
+    """One client's local training: its samples, where it starts, what its loss reads beside the batch."""
 
     client: int
+    samples: Tensor  # indices into the training set, on the CPU
     start: State
-    vectors: State
+    vectors: State = field(default_factory=dict)
     references: State = field(default_factory=dict)
 
 
@@ -57,16 +57,22 @@ class Question:
 
 
 class Engine(Protocol):
-    def train(self, plan: Plan, jobs: Sequence[Job], federation: Federation) -> Iterator[Outcome]:
+    """Trains and asks models on one data set, which it was made with."""
+
+    def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """Train the clients of a round; outcomes come one by one, in any order."""
         ...
 
-    def answer(self, predict: Predict, question: Question, federation: Federation) -> Tensor:
-        """The predicted classes, [n], int64 on the CPU."""
+    def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:
+        """The predicted classes of each question, [n], int64 on the CPU."""
         ...
 
-    def features(self, model: State, samples: Tensor, federation: Federation) -> Tensor:
+    def features(self, model: State, samples: Tensor) -> Tensor:
         """z, [n, d], of training samples."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds beside memory, such as processes."""
         ...
 
 
@@ -75,13 +81,15 @@ def first_draw(plan: Plan, client: int) -> int:
     return seed_of(plan.seed, plan.purpose, plan.round, client, "draws")
 
 
-def batches(plan: Plan, client: int, epoch: int, samples: Tensor, batch_size: int) -> Tensor:
-    """An epoch's batches of sample indices, [steps, B].
+def size_of_batch(n: int, batch_size: int) -> int:
+    """A client with less than one batch has one batch of all it has."""
+    return min(batch_size, n)
 
-    A ragged last batch is dropped; a client with less than one batch has one batch of all it has.
-    """
+
+def batches(plan: Plan, client: int, epoch: int, samples: Tensor, batch_size: int) -> Tensor:
+    """An epoch's batches of sample indices, [steps, B]. A ragged last batch is dropped."""
     n = len(samples)
-    size = min(batch_size, n)
+    size = size_of_batch(n, batch_size)
     steps = n // max(size, 1)
     order = torch.randperm(n, generator=generator(plan.seed, plan.purpose, plan.round, client, epoch))
     return samples[order[: steps * size]].view(steps, size)

@@ -1,25 +1,62 @@
 """The optimiser of local training: one choice for every method of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor
+
+from fedgela.models import State
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD with the paper's values as defaults. Made anew for every local round: momentum starts at 0."""
+    """SGD with the paper's values as defaults. Starts anew for every local round: momentum is 0 then."""
 
     name: str = "sgd"
     momentum: float = 0.9
     weight_decay: float = 1e-4
     clip_norm: float = 0.0  # of all gradients together; 0 is off
 
-    def over(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        parameters = list(parameters)
+    def over(
+        self, parameters: Sequence[Tensor], lr: float | Tensor, slots: Sequence[State] | None = None
+    ) -> torch.optim.Optimizer:
+        """torch's optimiser of these parameters. With `slots` its memory of past gradients lies there; a
+        rate that is a tensor may change between the replays of a captured step."""
+        optimiser: torch.optim.Optimizer
         # fused: one kernel for all parameters, on CPU and GPU alike
         if self.name == "sgd":
-            return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay, fused=True)
-        kind = torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
-        return kind(parameters, lr, weight_decay=self.weight_decay, fused=True)
+            optimiser = torch.optim.SGD(
+                parameters, lr, self.momentum, weight_decay=self.weight_decay, fused=True
+            )
+        else:
+            kind = torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
+            optimiser = kind(
+                parameters,
+                lr,
+                weight_decay=self.weight_decay,
+                fused=True,
+                capturable=isinstance(lr, Tensor) and lr.is_cuda,
+            )
+        for parameter, slot in zip(parameters, slots or (), strict=bool(slots)):
+            optimiser.state[parameter] = dict(slot)
+        return optimiser
+
+    def slots(self, parameter: Tensor) -> State:
+        """What is remembered of a parameter's gradients, as it is before the first step: zeros. Without
+        dampening, momentum that starts at zero is momentum that starts at the first gradient."""
+        if self.name == "sgd":
+            return {"momentum_buffer": torch.zeros_like(parameter)} if self.momentum else {}
+        return {
+            "step": torch.zeros((), device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
+
+def clip_by_client(gradients: Sequence[Tensor], longest: float) -> None:
+    """Shorten every client's gradients, stacked [v, ...] in each tensor, to this length all together."""
+    squares = torch.stack([g.flatten(1).square().sum(dim=1) for g in gradients])
+    scale = (longest / (squares.sum(dim=0).sqrt() + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ does
+    for g in gradients:
+        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))

@@ -1,0 +1,37 @@
+"""This project's engine, as any run uses it."""
+
+from fedgela.bench.contender import Contender
+from fedgela.config import Experiment
+from fedgela.data import Federation
+from fedgela.server import Server
+
+
+class Own(Contender):
+    includes = "training, average, global model on the test set, local models on their clients' test sets"
+    threaded = False  # it chooses threads and processes by itself
+
+    def __init__(self, experiment: Experiment, federation: Federation) -> None:
+        super().__init__(experiment, federation)
+        self.server = Server(experiment, federation)
+        self.progress = self.server.begin()
+
+    def round(self) -> None:
+        self.server.step(self.progress)
+
+    @property
+    def samples(self) -> int:
+        e = self.experiment
+        sizes: list[int] = self.federation.train.sizes.tolist()
+        return e.epochs * sum(n - n % e.batch_size if n >= e.batch_size else n for n in sizes)
+
+    @property
+    def precision(self) -> str:
+        half = getattr(self.server.experiment, "precision", None) == "bf16"
+        return "bf16" if half else super().precision
+
+    def close(self) -> None:
+        for holder in (self.server, self.server.engine):
+            close = getattr(holder, "close", None)
+            if close is not None:
+                close()
+                return

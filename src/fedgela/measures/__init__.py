@@ -1,0 +1,38 @@
+"""What is measured of models, features and messages: pure functions, on any device."""
+
+from fedgela.measures.communication import (
+    Traffic,
+    best,
+    rounds_to_reach,
+    speedup,
+    state_bytes,
+    total_traffic,
+    traffic,
+)
+from fedgela.measures.drift import adaptation_cost, distance, drift, state_norm
+from fedgela.measures.neural_collapse import (
+    TARGETS,
+    Collapse,
+    class_mean_angles,
+    etf_angle,
+    neural_collapse,
+)
+
+__all__ = [
+    "TARGETS",
+    "Collapse",
+    "Traffic",
+    "adaptation_cost",
+    "best",
+    "class_mean_angles",
+    "distance",
+    "drift",
+    "etf_angle",
+    "neural_collapse",
+    "rounds_to_reach",
+    "speedup",
+    "state_bytes",
+    "state_norm",
+    "total_traffic",
+    "traffic",
+]

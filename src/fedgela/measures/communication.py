@@ -1,0 +1,96 @@
+"""Bytes between clients and server, and rounds to reach FedAvg's best GA (the paper's Table 9)."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgela.algorithms import FedAvg
+from fedgela.evaluation import Record
+
+State = Mapping[str, Tensor]
+N_K_BYTES = 8  # n_k, an int64 beside every update
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes, as the tensors lie in memory: neither compressed nor wrapped for a network."""
+
+    up: int  # a client's update, in a round
+    down: int  # what a client gets from the server, in a round
+    once: int = 0  # what every client sends before the first round
+
+    def of_round(self, clients: int) -> tuple[int, int]:
+        """Up and down, of all clients of a round."""
+        return clients * self.up, clients * self.down
+
+
+def state_bytes(state: State) -> int:
+    return sum(value.numel() * value.element_size() for value in state.values())
+
+
+def traffic(
+    algorithm: FedAvg,
+    model: State,
+    counts: Tensor,
+    d: int,
+    seed: int = 0,
+    stays: Collection[str] = (),
+) -> Traffic:
+    """What one client sends and gets, from the method's own account of what travels.
+
+    `model` is a model's state, `counts` [C] a client's class counts, d the features' dimension; `stays`
+    are entries that are a client's own whatever the method (BatchNorm under `batchnorm = "local"`). A
+    fixed ETF does not travel: everybody makes it from the seed.
+    """
+    if algorithm.pooled:  # no federation, no messages
+        return Traffic(0, 0)
+    travelling = {
+        name: value
+        for name, value in model.items()
+        if algorithm.travels(name) and name not in stays and value.is_floating_point()
+    }
+
+    def features() -> tuple[Tensor, Tensor]:  # of one sample: what is sent has the size of all samples'
+        return torch.zeros(1, d), torch.zeros(1, dtype=torch.int64)
+
+    statistics = {name: value.float() for name, value in algorithm.statistics(counts[None]).items()}
+    sent = algorithm.sends(counts, features)
+    extra = algorithm.initial_extra(d, len(counts), seed) | {k: v[0] for k, v in statistics.items()}
+    weights = state_bytes(travelling)
+    up = weights + state_bytes(sent)
+    return Traffic(
+        up=up + N_K_BYTES if up else 0,
+        down=weights + state_bytes(extra),
+        once=state_bytes(statistics),
+    )
+
+
+def total_traffic(per_client: Traffic, records: Iterable[Record], clients: int) -> tuple[int, int]:
+    """Up and down over all rounds of a run with so many clients, by who took part in each."""
+    visits = sum(len(record.get("clients", ())) for record in records)
+    return visits * per_client.up + clients * per_client.once, visits * per_client.down
+
+
+def best(records: Sequence[Record], metric: str = "GA") -> float | None:
+    values = [record[metric] for record in records if record.get(metric) is not None]
+    return max(values) if values else None
+
+
+def rounds_to_reach(records: Sequence[Record], target: float, metric: str = "GA") -> int | None:
+    """The first round whose metric is at least the target; None ('-' in tables) where none is."""
+    for record in records:
+        value = record.get(metric)
+        if value is not None and value >= target:
+            return int(record["round"])
+    return None
+
+
+def speedup(rounds: int | None, fedavg_rounds: int | None) -> float | None:
+    """FedAvg's rounds over the method's, both to FedAvg's best GA; None where the method never gets there.
+
+    FedAvg's are the round in which it was best. (The paper's table takes the last round for it in every
+    setting.)
+    """
+    return None if rounds is None or fedavg_rounds is None else fedavg_rounds / rounds

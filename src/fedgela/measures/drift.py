@@ -1,0 +1,42 @@
+"""How far models move: local from global, adapted classifier from ETF."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+State = Mapping[str, Tensor]
+
+
+def state_norm(state: State) -> Tensor:
+    """The Euclidean norm of all float entries together, such as a gradient's; a 0-dimensional tensor."""
+    squares = [v.double().square().sum() for v in state.values() if v.is_floating_point()]
+    return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
+
+
+def distance(local: State, server: State, counts: Callable[[str], bool] = lambda name: True) -> Tensor:
+    """||w_k - w|| over the float entries that both have and that `counts` (such as an algorithm's
+    `travels`) names."""
+    return state_norm(
+        {
+            name: value.double() - server[name].to(value.device).double()
+            for name, value in local.items()
+            if name in server and counts(name) and value.is_floating_point()
+        }
+    )
+
+
+def drift(
+    locals_: Sequence[State], server: State, counts: Callable[[str], bool] = lambda name: True
+) -> Tensor:
+    """Mean over local models of ||w_k - w|| / ||w||, w the global model that they started from."""
+    chosen = {name: value for name, value in server.items() if counts(name)}
+    moved = torch.stack([distance(local, chosen).cpu() for local in locals_])
+    return moved.mean() / state_norm(chosen).cpu()
+
+
+def adaptation_cost(W: Tensor, phi: Tensor) -> Tensor:
+    """||Phi_k W - W|| (Frobenius), [...], of a classifier W [C, d] and lengths Phi_k [..., C]."""
+    lengths = W.double().norm(dim=1)
+    cost: Tensor = torch.linalg.vector_norm((phi.double() - 1) * lengths, dim=-1)
+    return cost

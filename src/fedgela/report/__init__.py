@@ -1,0 +1,91 @@
+"""`fedgela report`: one self-contained HTML file of runs, and their figures as files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedgela.data import Federation
+from fedgela.errors import UserError
+from fedgela.files import write_atomically
+from fedgela.report.colours import Style, styles
+from fedgela.report.context import Context, Section
+from fedgela.report.drawing import Picture, require_matplotlib
+from fedgela.report.embedding import Kind
+from fedgela.report.entries import Entry, Setting, arrange
+from fedgela.report.loading import Run, find_runs
+from fedgela.report.page import page
+from fedgela.report.saved_models import Federations
+from fedgela.report.sections import sections
+
+__all__ = ["Report", "make_report"]
+
+
+@dataclass
+class Report:
+    """What was found; pictures are drawn when the page is asked for."""
+
+    runs: list[Run]
+    settings: list[tuple[Setting, list[Section]]]
+    styles: dict[str, Style]
+    notes: list[str]  # what was damaged, left out or missing
+
+    @cached_property
+    def html(self) -> str:
+        settings = [setting for setting, _ in self.settings]
+        title = settings[0].title if len(settings) == 1 else f"{len(settings)} settings compared"
+        done = sum(run.result is not None for run in self.runs)
+        lead = f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''}, {done} finished"
+        return page(f"fedgela: {title}", lead, self.notes, self.settings, self.styles)
+
+    @property
+    def pictures(self) -> list[Picture]:
+        parts = [part for _, made in self.settings for section in made for part in section.parts]
+        return [part for part in parts if isinstance(part, Picture)]
+
+    def save(self, out: Path, figures: Path | None = None) -> None:
+        """The page, and every picture as PNG and SVG in the sizes papers use."""
+        html = self.html  # before anything is written
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if figures is not None:
+            figures.mkdir(parents=True, exist_ok=True)
+            for picture in self.pictures:
+                picture.save(figures)
+        write_atomically(out, html)
+
+
+def check_places(out: Path, figures: Path | None) -> None:
+    """Complain before the work is done, not after."""
+    if out.is_dir():
+        raise UserError(f"--out: {out} is a folder; name an HTML file")
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise UserError(f"--figures: {figures} is a file, not a folder")
+    for place in (out, figures):
+        for parent in place.parents if place is not None else ():
+            if parent.exists() and not parent.is_dir():
+                raise UserError(f"{parent} is a file, not a folder")
+
+
+def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
+    """The report of every run in these folders."""
+    require_matplotlib()
+    notes: dict[str, None] = {}  # each once, in order
+
+    def note(text: str) -> None:
+        notes.setdefault(text)
+
+    runs = find_runs(paths, note)
+    settings = arrange(runs, note)
+    federations = Federations(note)
+    look = styles((entry.label, entry.method) for setting in settings for entry in setting.entries)
+
+    def federation_of(entry: Entry) -> Federation | None:
+        return federations.of(entry.first)
+
+    made: list[tuple[Setting, list[Section]]] = []
+    for number, setting in enumerate(settings, start=1):
+        prefix = f"{number}-" if len(settings) > 1 else ""
+        first = federation_of(setting.entries[0])
+        context = Context(setting, look, first, federation_of, prefix, embedding, note)
+        made.append((setting, sections(context)))
+    return Report(runs, made, look, list(notes))

@@ -1,0 +1,52 @@
+"""What sections are made of, and made from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fedgela.data import Federation
+from fedgela.report.colours import Style
+from fedgela.report.drawing import Picture
+from fedgela.report.embedding import Kind
+from fedgela.report.entries import Entry, Setting
+from fedgela.report.loading import Note
+from fedgela.report.markup import Table
+
+Part = str | Table | Picture  # a string is HTML
+
+
+@dataclass
+class Section:
+    title: str
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What sections are made from."""
+
+    setting: Setting
+    styles: dict[str, Style]
+    federation: Federation | None  # of the first run
+    federation_of: Callable[[Entry], Federation | None]
+    prefix: str  # of pictures' names, the setting's own
+    embedding: Kind
+    note: Note
+
+    def styles_here(self) -> dict[str, Style]:
+        return {entry.label: self.styles[entry.label] for entry in self.setting.entries}
+
+    def classes(self) -> int:
+        """C; 0 where nothing tells it."""
+        if self.federation is not None:
+            return self.federation.data.classes
+        return max((len(entry.last_by_class("GA_by_class")) for entry in self.setting.entries), default=0)
+
+    def class_names(self, C: int) -> list[str]:
+        names = self.federation.data.class_names if self.federation is not None else ()
+        shown = [name if name.isprintable() else ascii(name)[1:-1] for name in names]
+        return shown or [str(c) for c in range(C)]
+
+
+def file_name(label: str) -> str:
+    """A label as a file may be called."""
+    return "".join(ch if ch.isalnum() or ch in "-_.=" else "-" for ch in label).strip("-.") or "run"

@@ -1,0 +1,146 @@
+"""Time, messages and memory of every entry, and rounds to FedAvg's best GA."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from fedgela.data import Federation
+from fedgela.errors import UserError
+from fedgela.measures import Traffic, best, rounds_to_reach, speedup, total_traffic, traffic
+from fedgela.models import batchnorm_entries
+from fedgela.report.entries import Entry, Setting
+from fedgela.report.markup import Table
+from fedgela.report.paper_numbers import paper_number
+from fedgela.report.saved_models import client_files, empty_net
+
+
+def cost_table(setting: Setting, federation: Federation | None) -> Table:
+    """Seconds and bytes; '-' where a folder does not tell."""
+    fedavg = _seconds(setting.fedavg) if setting.fedavg else None
+    memory = any(_memory(entry) for entry in setting.entries)
+    head = ["method", "time in all", "a round", "to FedAvg's", "up, client and round", "down", "up in all"]
+    head += ["down in all", "parameters", "client keeps"] + (["peak memory"] if memory else [])
+    rows = []
+    for entry in setting.entries:
+        seconds = _seconds(entry)
+        wall = [held for run in entry.runs.values() if (held := (run.result or {}).get("wall_seconds"))]
+        cells = [
+            entry.label,
+            duration(statistics.fmean(wall)) if wall else "-",
+            duration(seconds) if seconds is not None else "-",
+            f"{seconds / fedavg:.2f}x" if seconds and fedavg else "-",
+            *_message_cells(entry, federation),
+            _kept(entry),
+        ]
+        rows.append(cells + ([size(held) if (held := _memory(entry)) else "-"] if memory else []))
+    note = (
+        "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median; up and "
+        "down: bytes of the tensors that travel, not compressed, as the method's own code declares them, and "
+        "over all rounds and clients; client keeps: its model's file between rounds"
+    )
+    told = {(run.result or {}).get("device") for e in setting.entries for run in e.runs.values()}
+    devices = sorted(str(device) for device in told if device)
+    return Table(head, rows, note + (f"; computed on {'; '.join(devices)}" if devices else ""))
+
+
+def efficiency_table(setting: Setting) -> Table | None:
+    """Rounds to reach FedAvg's best GA, as the paper's Table 9; None where there is no FedAvg to reach."""
+    fedavg = setting.fedavg
+    if fedavg is None or len(setting.entries) < 2:
+        return None
+    rows, paper = [], False
+    for entry in setting.entries:
+        reached, ratios = efficiency(entry, fedavg)
+        if not reached:
+            continue
+        in_paper = [paper_number(entry, metric) for metric in ("rounds", "speedup")]
+        paper = paper or any(in_paper)
+        told = [n for n in reached if n is not None]
+        if len(told) == len(reached):
+            cells = [f"{statistics.fmean(told):.1f}".removesuffix(".0"), f"{statistics.fmean(ratios):.2f}x"]
+        else:
+            never = "-" if entry.finished else "- so far"
+            cells = [f"{never} ({len(told)} of {len(reached)} seeds)" if told else never, "-"]
+        rows.append([entry.label, *cells, *(n[0].text if n else "" for n in in_paper)])
+    if not rows:
+        return None
+    head = ["method", "rounds", "speed-up"] + (["paper: rounds", "paper: speed-up"] if paper else [])
+    return Table(
+        head,
+        rows if paper else [row[:3] for row in rows],
+        "the first round with at least FedAvg's best GA of the same seed, mean over seeds; '-' where a seed "
+        "never gets there; speed-up: FedAvg's own such round over the method's"
+        + (" (the paper takes FedAvg's last round)" if paper else ""),
+    )
+
+
+def efficiency(entry: Entry, fedavg: Entry) -> tuple[list[int | None], list[float]]:
+    """By common seed: rounds to FedAvg's best GA, and the speed-up of those that get there."""
+    reached: list[int | None] = []
+    ratios = []
+    for seed, run in entry.runs.items():
+        base = fedavg.runs[seed].records if seed in fedavg.runs else []
+        target = best(base)
+        if target is None:
+            continue
+        reached.append(rounds_to_reach(run.records, target))
+        ratio = speedup(reached[-1], rounds_to_reach(base, target))
+        if ratio is not None:
+            ratios.append(ratio)
+    return reached, ratios
+
+
+def _seconds(entry: Entry) -> float | None:
+    held = [r["seconds"] for run in entry.runs.values() for r in run.records if "seconds" in r]
+    return statistics.median(held) if held else None
+
+
+def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
+    """Up and down by client and round, up and down in all, and the parameters."""
+    e = entry.experiment
+    try:
+        if federation is None:
+            raise UserError("no data")
+        net = empty_net(e, federation)
+    except UserError:  # a model that is not on this machine
+        return ["-"] * 5
+    stays = batchnorm_entries(net) if e.batchnorm == "local" else ()
+    parameters = sum(p.numel() for p in net.parameters())
+    assert e.projection is not None
+    one = traffic(e.algorithm, net.state_dict(), federation.train_counts[0], e.projection, e.seed, stays)
+    totals = [total_traffic(one, run.records, federation.clients) for run in entry.runs.values()]
+    return [
+        *_both(one),
+        *(size(round(statistics.fmean(t))) for t in zip(*totals, strict=True)),
+        f"{parameters:,}",
+    ]
+
+
+def _both(one: Traffic) -> Sequence[str]:
+    return size(one.up), size(one.down)
+
+
+def _kept(entry: Entry) -> str:
+    files = [path for run in entry.runs.values() for path in client_files(run).values()]
+    return size(round(statistics.fmean(path.stat().st_size for path in files))) if files else "nothing"
+
+
+def _memory(entry: Entry) -> int:
+    """The most that any of its runs held; 0 where they do not tell."""
+    held = [(run.result or {}).get("peak_memory_bytes") or 0 for run in entry.runs.values()]
+    return int(max(held, default=0))
+
+
+def size(count: int) -> str:
+    """Bytes in words: 1.5 MB is 1,500,000 bytes."""
+    if count == 0:
+        return "0"
+    power = min(int(math.log10(count) / 3 + 1e-9), 4)
+    return f"{count / 1000**power:,.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

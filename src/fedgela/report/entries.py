@@ -1,0 +1,217 @@
+"""What is compared: entries, one method over its seeds, in settings, entries on the same federation."""
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgela.algorithms import ALGORITHMS, name_of
+from fedgela.config import Experiment, plain_table
+from fedgela.report.loading import Note, Run
+from fedgela.runs import HARDWARE, best_and_last
+from fedgela.tables import spread
+
+# what two runs must have in common to be ranked against each other
+SAME = ("dataset", "partition", "clients", "sample", "model", "validation")
+_METHODS = list(ALGORITHMS)  # in the order of the paper's tables
+BOUNDS = ("local", "centralised")  # read against, not ranked
+
+
+@dataclass
+class Entry:
+    """One method with its hyper-parameters, over its seeds."""
+
+    label: str
+    runs: dict[int, Run] = field(default_factory=dict)  # by seed
+
+    @property
+    def first(self) -> Run:
+        return self.runs[min(self.runs)]
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.first.experiment
+
+    @property
+    def method(self) -> str:
+        return name_of(self.experiment.algorithm)
+
+    @property
+    def finished(self) -> bool:
+        return all(run.result is not None for run in self.runs.values())
+
+    def values(self, metric: str, when: str) -> dict[int, float]:
+        """Best or last of a metric by seed, of result.json, or of the rounds there are."""
+        found = {}
+        for seed, run in self.runs.items():
+            summary = (run.result or {}).get(metric) or best_and_last(run.records, metric)
+            if summary is not None and summary.get(when) is not None:
+                found[seed] = float(summary[when])
+        return found
+
+    def summary(self, metric: str, when: str) -> dict[str, float | None]:
+        values = list(self.values(metric, when).values())
+        return spread(values) if values else {"mean": None, "std": None}
+
+    def difference(self, other: "Entry", metric: str, when: str) -> dict[str, float | None]:
+        """To another entry, paired by seed."""
+        mine, theirs = self.values(metric, when), other.values(metric, when)
+        paired = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+        return spread(paired) if paired else {"mean": None, "std": None}
+
+    def curve(self, key: str) -> "Curve":
+        """A number of the records by round, over seeds."""
+        by_round: dict[int, list[float]] = {}
+        for run in self.runs.values():
+            for record in run.records:
+                value = record.get(key)
+                if isinstance(value, int | float) and math.isfinite(value):
+                    by_round.setdefault(record["round"], []).append(float(value))
+        rounds = sorted(by_round)
+        spreads = [spread(by_round[r]) for r in rounds]
+        return Curve(rounds, [s["mean"] or 0.0 for s in spreads], [s["std"] for s in spreads])
+
+    def last_by_class(self, key: str) -> list[float | None]:
+        """The mean over seeds of a list of the last evaluated round, such as GA_by_class."""
+        rows = []
+        for run in self.runs.values():
+            held = next((r[key] for r in reversed(run.records) if isinstance(r.get(key), list)), None)
+            if held is not None:
+                rows.append(held)
+        if not rows or len({len(row) for row in rows}) > 1:
+            return []
+        return [_mean(row[c] for row in rows) for c in range(len(rows[0]))]
+
+    def by_client(self) -> list[float]:
+        """PA of every client with test samples at the last round, seed after seed."""
+        values: list[float | None] = []
+        for run in self.runs.values():
+            values += personal_accuracies(run)
+        return [v for v in values if v is not None]
+
+
+@dataclass(frozen=True)
+class Curve:
+    rounds: list[int]
+    mean: list[float]
+    std: list[float | None]  # None where there is one seed
+
+
+def personal_accuracies(run: Run) -> list[float | None]:
+    """Of the models that PA is of: fine-tuned, or the clients' own."""
+    result = run.result or {}
+    if result.get("PA_of") == "finetuned":
+        return list(result.get("finetuned", {}).get("last", {}).get("by_client", []))
+    return list(result.get("local_accuracy_by_client", [])) if result.get("PA_of") == "local" else []
+
+
+@dataclass
+class Setting:
+    """Entries that can be compared: the same data, clients, participation and model."""
+
+    key: tuple[Any, ...]
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.entries[0].experiment
+
+    @property
+    def title(self) -> str:
+        e = self.experiment
+        part = "" if e.sample in (None, e.clients) else f", {e.sample} a round"
+        dataset = re.split(r"[\\/]", e.dataset)[-1]
+        held = f", validated on {e.validation:.0%} of the training data" if e.validation else ""
+        return f"{dataset}, {e.partition}, {e.clients} clients{part}, {e.model}{held}"
+
+    @property
+    def fedavg(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.method == "fedavg"), None)
+
+    @property
+    def ranked(self) -> list[Entry]:
+        return [e for e in self.entries if e.finished and e.method not in BOUNDS]
+
+    def ranks(self, metric: str, when: str) -> dict[str, int]:
+        """0 for the best entry, 1 for the second; what is printed alike is ranked alike. Unfinished runs
+        and bounds take no part, and a single entry is not the best of anything."""
+        entries = self.ranked
+        if len(entries) < 2:
+            return {}
+        means = {
+            e.label: round(mean, 2) for e in entries if (mean := e.summary(metric, when)["mean"]) is not None
+        }
+        levels = sorted(set(means.values()), reverse=True)
+        return {label: levels.index(mean) for label, mean in means.items()}
+
+    def keys(self, starts: Callable[[str], bool]) -> list[str]:
+        """Names of numbers that some record of some entry holds, in their order there."""
+        found: dict[str, None] = {}
+        for entry in self.entries:
+            for run in entry.runs.values():
+                for record in run.records:
+                    for key, value in record.items():
+                        if starts(key) and isinstance(value, int | float):
+                            found[key] = None
+        return list(found)
+
+
+def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
+    """Runs that differ in nothing but the seed and the hardware are one entry; entries on the same
+    federation are one setting."""
+    settings: dict[tuple[Any, ...], Setting] = {}
+    groups: dict[tuple[tuple[Any, ...], str, str], Entry] = {}
+    for run in runs:
+        key = tuple(getattr(run.experiment, name) for name in SAME)
+        place = (key, run.name, repr(sorted(_identity(run.experiment).items())))
+        if place not in groups:
+            groups[place] = Entry(run.name)
+            settings.setdefault(key, Setting(key)).entries.append(groups[place])
+        entry = groups[place]
+        if run.seed in entry.runs:
+            note(f"{run.path}: is the same experiment as {entry.runs[run.seed].path}; it is left out")
+        else:
+            entry.runs[run.seed] = run
+    for setting in settings.values():
+        setting.entries.sort(
+            key=lambda entry: _METHODS.index(entry.method) if entry.method in _METHODS else 99
+        )
+        _tell_apart(setting.entries)
+    return list(settings.values())
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """What makes an experiment another one, flat: without the seeds and where it is computed."""
+    table = plain_table(experiment)
+    algorithm = table.pop("algorithm")
+    own = {f"algorithm.{key}": value for key, value in algorithm.items()}
+    # the split follows the seed unless it was fixed
+    if table.get("partition_seed") == table["seed"]:
+        table["partition_seed"] = "the seed"
+    return {k: v for k, v in (table | own).items() if k not in ("seed", *HARDWARE)}
+
+
+def _tell_apart(entries: Sequence[Entry]) -> None:
+    """Labels that are given twice get what their experiments differ in, or else their folders."""
+    by_label: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_label.setdefault(entry.label, []).append(entry)
+    for label, same in by_label.items():
+        if len(same) == 1:
+            continue
+        identities = [_identity(entry.experiment) for entry in same]
+        keys = {key for one in identities for key in one}
+        differing = sorted(key for key in keys if len({repr(one.get(key)) for one in identities}) > 1)
+        for entry, one in zip(same, identities, strict=True):
+            told = [f"{key.removeprefix('algorithm.')} {one[key]}" for key in differing[:2] if key in one]
+            entry.label = f"{label} ({', '.join(told)})" if told else f"{label} ({entry.first.path.name})"
+        if len({entry.label for entry in same}) < len(same):
+            for entry in same:
+                entry.label = f"{label} ({entry.first.path})"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    held = [v for v in values if v is not None]
+    return statistics.fmean(held) if held else None

@@ -1,0 +1,356 @@
+"""The kinds of pictures: curves by round, dots a client, matrices of colour, features in the plane."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgela.report.colours import CLASSES, Style, class_colours
+from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs, line_style, plain_axes
+from fedgela.report.entries import Curve
+from fedgela.report.markup import Table, mean_std
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
+
+LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
+WRITTEN = 12  # rows and columns up to which a matrix has its numbers in its cells
+COLOURED_UP_TO = 20  # classes that all have a colour in a picture of features
+NAMED = 60  # up to which every row or column could have its name
+# from few to many: both ends stand out from a white page and from a dark one
+FEW, MANY = "#c3dcee", "#0a5a94"
+
+
+def curves(
+    name: str,
+    title: str,
+    y_label: str,
+    series: Mapping[str, Curve],
+    styles: Mapping[str, Style],
+    target: tuple[float, str] | None = None,
+    points: Points | None = None,
+    log: bool = False,
+    most: float = math.inf,
+) -> Picture:
+    """A line a method with a band of one standard deviation over seeds, up to `most`; `points` are marks
+    beside lines, `target` a level to reach and its name."""
+    points = points or {}
+    veil = 0.16 if len(series) <= 6 else 0.07  # many bands must not bury the lines
+    logarithmic = log and all(v > 0 for curve in series.values() for v in curve.mean)
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        plain_axes(axes, "round", y_label)
+        if logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _between(value, *axes.get_ylim())))
+        for label, curve in series.items():
+            style = styles[label]
+            dot = style.marker if len(curve.rounds) == 1 else ""  # one round makes no line
+            (line,) = axes.plot(curve.rounds, curve.mean, marker=dot, markersize=3, **line_style(style))
+            belongs(line, label)
+            if any(curve.std):
+                mean, std = np.array(curve.mean), np.array([s or 0.0 for s in curve.std])
+                low = np.maximum(mean - std, mean / 10) if logarithmic else mean - std
+                band = axes.fill_between(
+                    curve.rounds,
+                    low,
+                    np.minimum(mean + std, most),
+                    color=style.colour,
+                    alpha=veil,
+                    linewidth=0,
+                )
+                belongs(band, label)
+        for label, marks in points.items():
+            x, y = zip(*marks, strict=True)
+            (dots,) = axes.plot(
+                x,
+                y,
+                linestyle="none",
+                marker=styles[label].marker,
+                markersize=4.5,
+                color=styles[label].colour,
+            )
+            belongs(dots, label)
+        if target is not None:
+            level, words = target
+            axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
+            axes.annotate(
+                words,
+                (1, level),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color=SOFT,
+            )
+            axes.margins(y=0.1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+    shown = {label: styles[label] for label in styles if label in series or label in points}
+    return Picture(
+        name,
+        title,
+        _curves_text(title, series, points, target),
+        draw,
+        flat=0.5,
+        styles=shown,
+        data=_curves_table(series, points),
+    )
+
+
+def _between(value: float, low: float, high: float) -> str:
+    """The name of a tick between powers of ten: 2 and 5, where there is room for more than the powers."""
+    first = f"{value:e}"[0]
+    return f"{value:g}" if first in "25" and high < 50 * low else ""
+
+
+def _curves_text(
+    title: str, series: Mapping[str, Curve], points: Points, target: tuple[float, str] | None
+) -> str:
+    ends = [f"{label} {curve.mean[-1]:.4g} in round {curve.rounds[-1]}" for label, curve in series.items()]
+    ends += [f"{label} {marks[-1][1]:.4g} (a mark, no line)" for label, marks in points.items()]
+    against = f" Dotted level: {target[1]}." if target else ""
+    return f"{title}, by round. At the end: {'; '.join(ends)}.{against}"
+
+
+def _curves_table(series: Mapping[str, Curve], points: Points) -> Table:
+    rounds = sorted(
+        {r for curve in series.values() for r in curve.rounds}
+        | {round(r) for marks in points.values() for r, _ in marks}
+    )
+    if len(rounds) > LISTED_ROUNDS:
+        chosen = np.linspace(0, len(rounds) - 1, LISTED_ROUNDS).round().astype(int)
+        rounds = [rounds[i] for i in chosen]
+    columns: dict[str, dict[int, str]] = {}
+    for label, curve in series.items():
+        cells = (mean_std({"mean": m, "std": s}) for m, s in zip(curve.mean, curve.std, strict=True))
+        columns[label] = dict(zip(curve.rounds, cells, strict=True))
+    for label, marks in points.items():
+        columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
+    rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
+    return Table(["round", *columns], rows)
+
+
+def client_dots(
+    name: str, title: str, values: Mapping[str, Sequence[float]], styles: Mapping[str, Style]
+) -> Picture:
+    """A row a method, a dot a client, a bar at the mean."""
+
+    def draw(axes: "Axes") -> None:
+        axes.set_xlabel("accuracy on the client's own test set, %")
+        axes.grid(True, axis="x")
+        for row, (label, held) in enumerate(values.items()):
+            style = styles[label]
+            (dots,) = axes.plot(
+                held,
+                row + _beside(held),
+                linestyle="none",
+                marker="o",
+                markersize=3.2,
+                markeredgewidth=0,
+                color=style.colour,
+                alpha=0.55,
+            )
+            belongs(dots, label)
+            (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=style.colour, linewidth=2)
+            belongs(bar, label)
+        axes.set_yticks(range(len(values)), list(values))
+        axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
+
+    rows = [
+        [label, *(f"{v:.2f}" for v in (min(h), *np.quantile(h, (0.1, 0.5)), np.mean(h), max(h))), str(len(h))]
+        for label, h in values.items()
+    ]
+    table = Table(["method", "worst", "10th percentile", "median", "mean", "best", "clients"], rows)
+    worst = "; ".join(f"{label} from {min(h):.1f} to {max(h):.1f}" for label, h in values.items())
+    text = f"A dot for each client's accuracy, a row for each method, a bar at the mean: {worst}."
+    return Picture(name, title, text, draw, height=0.2 + 0.065 * max(len(values), 2), data=table)
+
+
+def _beside(values: Sequence[float]) -> Floats:
+    """Small steps up and down, so that equal values do not hide each other: the same on every day."""
+    seen: dict[float, int] = {}
+    steps = []
+    for value in values:
+        n = seen[round(value, 1)] = seen.get(round(value, 1), -1) + 1
+        steps.append((n + 1) // 2 * (0.055 if n % 2 else -0.055))
+    return np.asarray(np.clip(steps, -0.33, 0.33), dtype=np.float64)
+
+
+def matrix(
+    name: str,
+    title: str,
+    text: str,
+    values: Floats,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_label: str,
+    column_label: str,
+    *,
+    log: bool = False,
+    scale: tuple[float, float] | None = None,
+    number: str = "{:.0f}",
+    data: Table | None = None,
+    colour_label: str = "",
+    wide: bool | None = None,
+) -> Picture:
+    """A matrix [rows, columns] of colour; NaN is left empty."""
+    R, N = values.shape
+    wide = N > 20 if wide is None else wide
+    inner_height = 0.62 if R <= 40 else 0.9
+    height = min(inner_height, 0.14 + 0.062 * R * (0.5 if wide else 1.0)) if R < N else inner_height
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+
+        colours = LinearSegmentedColormap.from_list("amount", [FEW, MANY]).with_extremes(bad=(0, 0, 0, 0))
+        held = values[~np.isnan(values)]
+        low, high = scale or (float(held.min(initial=1.0)), float(held.max(initial=1.0)))
+        norm = LogNorm(max(low, 1), max(high, 2)) if log else Normalize(low, max(high, low + 1e-9))
+        image = axes.imshow(
+            np.ma.masked_invalid(values), cmap=colours, norm=norm, aspect="auto", interpolation="none"
+        )
+        if max(R, N) <= NAMED:  # a fine grid tells an empty cell from the page
+            axes.set_xticks(np.arange(N + 1) - 0.5, minor=True)
+            axes.set_yticks(np.arange(R + 1) - 0.5, minor=True)
+            axes.grid(which="minor", color=LINE, linewidth=0.4)
+            axes.tick_params(which="minor", length=0)
+        if max(R, N) <= WRITTEN:
+            for r, c in zip(*np.nonzero(~np.isnan(values)), strict=True):
+                dark = float(norm(values[r, c])) > 0.45
+                text_colour = "#ffffff" if dark else "#000000"
+                label = number.format(values[r, c])
+                size = 6 if N <= 8 or len(label) < 4 else 5
+                axes.text(c, r, label, ha="center", va="center", fontsize=size, color=text_colour)
+        # columns that find room for a name below them: upright, or turned
+        digits = max(map(len, columns), default=1) if _short(columns) else 1
+        _ticks(axes.set_xticks, columns, N, (6 if wide else 2.8) / (0.06 * digits + 0.08))
+        _ticks(axes.set_yticks, rows, R, 18 if R > 12 else 12)
+        if not _short(columns):
+            axes.tick_params(axis="x", labelrotation=90)
+        axes.set_xlabel(column_label)
+        axes.set_ylabel(row_label)
+        if colour_label:
+            bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+            bar.set_label(colour_label, color=INK)
+            if log:
+                _whole_ticks(bar, high)
+
+    return Picture(name, title, text, draw, height=height, wide=wide, data=data)
+
+
+def _short(names: Sequence[str]) -> bool:
+    return max(map(len, names), default=0) <= 3
+
+
+def _ticks(setter: Any, names: Sequence[str], count: int, room: float) -> None:
+    step = max(1, math.ceil(count / max(room, 1)))
+    places = list(range(0, count, step))
+    setter(places, [names[i] if len(names[i]) <= 18 else names[i][:17] + "…" for i in places])
+
+
+def _whole_ticks(bar: Any, most: float) -> None:
+    steps = (1,) if most >= 1000 else (1, 3) if most >= 30 else (1, 2, 5)
+    marks = [s * 10**e for e in range(len(str(int(most)))) for s in steps if s * 10**e <= most]
+    bar.set_ticks(marks, labels=[f"{n:,}" for n in marks])
+    bar.minorticks_off()
+
+
+def feature_plane(
+    name: str,
+    title: str,
+    text: str,
+    places: Floats,
+    labels: np.ndarray[Any, np.dtype[np.int64]],
+    directions: Floats,
+    class_names: Sequence[str],
+    axes_name: str,
+    arrows: bool,
+) -> Picture:
+    """Points [n, 2] with one colour a class, and the classifier's vectors [C, 2], NaN where one has no
+    direction: arrows from the features' mean, or stars where the plane knows no directions (t-SNE). Of many
+    classes only those with most points have a colour and a vector."""
+    chosen = _coloured(labels, len(class_names))
+    colours = dict(zip(chosen, class_colours(len(chosen)), strict=True))
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib import patheffects
+
+        for c in (None, *chosen):
+            mine = places[labels == c] if c is not None else places[~np.isin(labels, chosen)]
+            axes.plot(
+                mine[:, 0],
+                mine[:, 1],
+                linestyle="none",
+                marker="o",
+                markersize=2.6,
+                markeredgewidth=0,
+                color=colours[c] if c is not None else LINE,
+                alpha=0.75,
+            )
+        # a rim in the page's colour keeps names legible upon the points, in light and dark
+        rim = [patheffects.withStroke(linewidth=1.8, foreground=PAGE)]
+        lengths = np.linalg.norm(np.nan_to_num(directions), axis=1)
+        if arrows:
+            axes.update_datalim(1.2 * np.nan_to_num(directions[chosen]))
+        for c in chosen:
+            tip = directions[c]
+            if np.isnan(tip).any():
+                continue
+            if arrows:
+                axes.annotate(
+                    "",
+                    tip,
+                    (0, 0),
+                    arrowprops={
+                        "arrowstyle": "->",
+                        "color": colours[c],
+                        "lw": 1.2,
+                        "shrinkA": 0,
+                        "shrinkB": 0,
+                    },
+                )
+            else:
+                axes.plot(
+                    *tip, marker="*", markersize=8, color=colours[c], markeredgecolor=INK, markeredgewidth=0.5
+                )
+            # where many arrows point out of the plane, their names would lie upon each other
+            if not arrows or lengths[c] > 0.2 * lengths.max():
+                axes.annotate(
+                    class_names[c][:12],
+                    tip * 1.09 if arrows else tip,
+                    xytext=(0, 0) if arrows else (4, 3),
+                    textcoords="offset points",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    fontweight="bold",
+                    color=colours[c],
+                    path_effects=rim,
+                )
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xlabel(f"{axes_name} 1", color=SOFT)
+        axes.set_ylabel(f"{axes_name} 2", color=SOFT)
+        axes.margins(0.08)
+
+    return Picture(name, title, text, draw, height=0.86)
+
+
+def _coloured(labels: np.ndarray[Any, np.dtype[np.int64]], C: int) -> list[int]:
+    """The classes that have a colour of their own: all, or of many those with most points."""
+    if C <= COLOURED_UP_TO:
+        return list(range(C))
+    counts = np.bincount(labels, minlength=C)
+    most = np.argsort(-counts, kind="stable")[: len(CLASSES)]
+    return sorted(int(c) for c in most if counts[c])

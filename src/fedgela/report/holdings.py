@@ -1,0 +1,45 @@
+"""Who holds what: the heat map of classes by client."""
+
+import numpy as np
+
+from fedgela.report.context import Context, Section
+from fedgela.report.figures import matrix
+from fedgela.report.markup import Table, paragraph
+
+DRAWN_CLIENTS = 100
+
+
+def who_holds_what(c: Context) -> Section:
+    if c.federation is None:
+        return Section("Who holds what")
+    counts = c.federation.train_counts.numpy()
+    N, C = counts.shape
+    chosen = np.arange(N)
+    if N > DRAWN_CLIENTS:
+        order = np.lexsort((counts.sum(axis=1), (counts > 0).sum(axis=1)))
+        chosen = order[np.linspace(0, N - 1, DRAWN_CLIENTS).round().astype(int)]
+    shown = counts[chosen].T.astype(float)
+    missing = float((counts == 0).mean())
+    names = c.class_names(C)
+    title = f"Training samples by class and client, seed {c.setting.entries[0].first.seed}"
+    if N > DRAWN_CLIENTS:
+        title += f": {DRAWN_CLIENTS} of {N:,} clients, from the fewest classes to the most"
+    text = f"{N:,} clients, {C} classes; {missing:.0%} of the cells are empty: the client lacks the class."
+    table = None
+    if N * C <= 2000:
+        rows = [[str(k), *(str(n) if n else "." for n in counts[k].tolist())] for k in range(N)]
+        table = Table(["client", *names], rows)
+    picture = matrix(
+        f"{c.prefix}who-holds-what",
+        title,
+        text,
+        np.where(shown > 0, shown, np.nan),
+        names,
+        [str(k) for k in chosen.tolist()],
+        "class",
+        "client",
+        log=True,
+        data=table,
+        colour_label="samples",
+    )
+    return Section("Who holds what", [paragraph(text, "note"), picture])

@@ -1,0 +1,146 @@
+"""Finding runs in folders, and reading what they hold; what is damaged is named, and the rest is read."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgela.algorithms import name_of
+from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
+
+DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
+TABLE = "table.json"  # of a comparison
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of one method, as far as it has come."""
+
+    path: Path
+    name: str  # what it is called: the method's folder in a comparison, else the method
+    experiment: Experiment
+    records: list[Record]
+    result: Record | None  # None: not finished
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    @property
+    def rounds_done(self) -> int:
+        return int(self.records[-1]["round"]) if self.records else 0
+
+
+def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
+    """Every run in these folders, each once. A UserError where a folder holds none; a run that cannot be
+    read is noted and left out, unless it is the only one."""
+    runs: list[Run] = []
+    seen: set[Path] = set()
+    problems: list[UserError] = []
+    for path in paths:
+        folders = _run_folders(path)
+        for folder in folders:
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
+            try:
+                runs.append(_read(folder, note))
+            except UserError as error:
+                problems.append(error)
+    if not runs:
+        raise problems[0]
+    for problem in problems:
+        note(str(problem).splitlines()[0])
+    for table in dict.fromkeys(run.path.parent.parent / TABLE for run in runs):
+        _failures(table, note)
+    return runs
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UserError(f"{path}: there is no such folder")
+    if not path.is_dir():
+        raise UserError(f"{path}: is a file, not the folder of a run")
+    try:
+        found = sorted(_descend(path, DEPTH), key=_in_order)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    if not found:
+        raise UserError(f"{path}: there is no run in this folder (no {CONFIG})")
+    return found
+
+
+def _descend(path: Path, depth: int) -> Iterator[Path]:
+    if RunFolder(path).exists():
+        yield path
+    elif depth:
+        for inner in os.scandir(path):
+            if inner.is_dir(follow_symlinks=False) and not inner.name.startswith("."):
+                yield from _descend(Path(inner.path), depth - 1)
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Seed 10 after seed 9."""
+    return [(int(n), "") if n.isdigit() else (-1, n) for n in re.split(r"(\d+)", str(path))]
+
+
+def _read(path: Path, note: Note) -> Run:
+    folder = RunFolder(path)
+    experiment = folder.experiment()
+    result = _result(folder, note)
+    name = name_of(experiment.algorithm).rpartition(":")[2]
+    # OUT/METHOD/seed-S: the table of a comparison stands beside METHOD
+    if path.name == f"seed-{experiment.seed}" and (path.parent.parent / TABLE).exists():
+        name = path.parent.name
+    return Run(path, name, experiment, _records(path / METRICS, note), result)
+
+
+def _result(folder: RunFolder, note: Note) -> Record | None:
+    try:
+        result = folder.result()
+    except UserError as error:
+        note(f"{error}; the run is shown as unfinished")
+        return None
+    if result is not None and not all(isinstance(result.get(name), dict) for name in ("GA", "PA")):
+        note(f"{folder.path / RESULT}: has no GA and PA; the run is shown as unfinished")
+        return None
+    return result
+
+
+def _records(path: Path, note: Note) -> list[Record]:
+    """The rounds in their order; lines that are none are noted by their number."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        note(f"{path}: cannot be read ({error.strerror})")
+        return []
+    records: list[Record] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
+            records.append(record)
+        else:
+            note(f"{path}, line {number}: is no round's record; it is left out")
+    return records
+
+
+def _failures(table: Path, note: Note) -> None:
+    """What a comparison says of runs that failed, perhaps before they had a folder."""
+    try:
+        rows = json.loads(table.read_text())
+        failed = [(row["algorithm"], *item) for row in rows for item in row.get("errors", {}).items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no comparison, or a table of something else
+    for method, seed, error in failed:
+        note(f"{method}, seed {seed}: failed: {error}")

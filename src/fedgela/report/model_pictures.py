@@ -1,0 +1,180 @@
+"""What saved models tell: accuracy by class, confusion, features in the plane, neural collapse at the end."""
+
+import numpy as np
+import torch
+
+from fedgela.errors import UserError
+from fedgela.measures import neural_collapse
+from fedgela.report.context import Context, Part, Section, file_name
+from fedgela.report.drawing import Picture
+from fedgela.report.embedding import embed
+from fedgela.report.entries import Entry, Setting
+from fedgela.report.figures import COLOURED_UP_TO, feature_plane, matrix
+from fedgela.report.markup import Table, paragraph
+from fedgela.report.saved_models import (
+    Answers,
+    ask_client,
+    ask_global,
+    chosen_client,
+    client_files,
+    global_file,
+)
+
+FEATURED = 4  # entries whose models are looked into
+
+
+def of_models(c: Context) -> list[Section]:
+    by_class = Section("By class", _accuracy_by_class(c))
+    features = Section("Features")
+    of_server: list[Picture] = []
+    of_clients: list[Picture] = []
+    collapse: list[list[str]] = []
+    for entry in featured(c.setting):
+        run, federation = entry.first, c.federation_of(entry)
+        if federation is None:
+            continue
+        try:
+            client = chosen_client(run, federation)
+            whole = ask_global(run, federation) if global_file(run) else None
+            own = ask_client(run, federation, client) if client is not None else None
+        except UserError as error:
+            c.note(str(error).splitlines()[0])
+            continue
+        if not all(a.h.isfinite().all() for a in (whole, own) if a is not None):
+            c.note(f"{run.path}: the features are no finite numbers: no pictures of its models")
+            continue
+        if whole is not None:
+            by_class.parts.append(_confusion(c, entry, whole))
+            of_server.append(_plane(c, entry, whole, "the global model", "global"))
+            collapse.append([entry.label, *_collapse_cells(whole)])
+        if own is not None:
+            of_clients.append(_plane(c, entry, own, f"client {client}'s own model", f"client-{client}"))
+    if of_server or of_clients:
+        features.parts += [paragraph(_features_note(c), "note"), *of_server]
+    if of_clients:
+        features.parts += ["<h4>A client's own model</h4>\n", *of_clients]
+    if collapse:
+        head = ["method", "NC1", "NC1, relative", "NC2, means", "NC2, classifier", "NC3", "NC4"]
+        note = (
+            "Of the last global model on test samples, 0 at the collapse. NC1: mean squared distance of "
+            "features to their class mean (relative: over the spread of the class means); NC2: distance of "
+            "the Gram matrix from a simplex ETF's; NC3: mean distance of a class mean's direction from its "
+            "classifier vector's; NC4: share of samples that the nearest class mean would decide otherwise."
+        )
+        features.parts.append(Table(head, collapse, note, caption="Neural collapse at the end"))
+    return [by_class, features]
+
+
+def _collapse_cells(answers: Answers) -> list[str]:
+    m = neural_collapse(answers.h, answers.labels, answers.W)
+    numbers = (m.nc1_relative, m.nc2_means, m.nc2_classifier, m.nc3, m.nc4)
+    return [f"{m.nc1:.4g}", *(f"{v:.4f}" for v in numbers)]
+
+
+def featured(setting: Setting) -> list[Entry]:
+    """Whose models are looked into: FedAvg, FedGELA and the best by GA, of those with saved models."""
+    able = [entry for entry in setting.entries if global_file(entry.first) or client_files(entry.first)]
+    ranks = setting.ranks("GA", "last")
+    order = sorted(
+        able, key=lambda e: (e.method not in ("fedavg", "fedgela"), ranks.get(e.label, len(able) + 1))
+    )
+    chosen = order[:FEATURED]
+    return [entry for entry in able if entry in chosen]
+
+
+def _accuracy_by_class(c: Context) -> list[Part]:
+    rows = {entry.label: held for entry in c.setting.entries if (held := entry.last_by_class("GA_by_class"))}
+    if not rows or len({len(held) for held in rows.values()}) > 1:
+        return []
+    values = np.array([[np.nan if v is None else v for v in held] for held in rows.values()])
+    names = c.class_names(values.shape[1])
+    ends = "; ".join(
+        f"{label} from {np.nanmin(v):.1f} to {np.nanmax(v):.1f}"
+        for label, v in zip(rows, values, strict=True)
+    )
+    table = Table(
+        ["method", *names],
+        [
+            [label, *("-" if np.isnan(v) else f"{v:.1f}" for v in row)]
+            for label, row in zip(rows, values, strict=True)
+        ],
+    )
+    return [
+        matrix(
+            f"{c.prefix}GA-by-class",
+            "GA by class at the last round, %",
+            f"Accuracy on each class, a row for each method: {ends}.",
+            values,
+            list(rows),
+            names,
+            "",
+            "class",
+            scale=(0, 100),
+            data=table,
+            colour_label="" if max(values.shape) <= 12 else "%",
+        )
+    ]
+
+
+def _confusion(c: Context, entry: Entry, answers: Answers) -> Picture:
+    C = len(answers.W)
+    cells = torch.bincount(answers.labels * C + answers.predicted, minlength=C * C).view(C, C).numpy()
+    share = 100 * cells / np.maximum(cells.sum(axis=1, keepdims=True), 1)
+    names = c.class_names(C)
+    wrong = [(int(cells[i, j]), i, j) for i in range(C) for j in range(C) if i != j and cells[i, j]]
+    worst = sorted(wrong, reverse=True)[:5]
+    told = "; ".join(f"{n} of class {names[i]} taken for {names[j]}" for n, i, j in worst) or "no mistake"
+    right = 100 * np.trace(cells) / max(cells.sum(), 1)
+    part = "" if len(answers.labels) == answers.of else f", {len(answers.labels):,} of {answers.of:,} samples"
+    title = f"Confusion of {entry.label}'s global model, seed {entry.first.seed}{part}: % of a class"
+    table = None
+    if C <= 20:
+        rows = [[names[i], *(str(n) if n else "." for n in cells[i].tolist())] for i in range(C)]
+        table = Table(["true \\ predicted", *names], rows, "samples")
+    return matrix(
+        f"{c.prefix}confusion-{file_name(entry.label)}",
+        title,
+        f"Rows are true classes, columns predictions; {right:.2f}% lie on the diagonal. Most often: {told}.",
+        np.where(cells > 0, share, np.nan),
+        names,
+        names,
+        "true class",
+        "predicted class",
+        scale=(0, 100),
+        data=table,
+        colour_label="" if C <= 12 else "%",
+        wide=False,
+    )
+
+
+def _plane(c: Context, entry: Entry, answers: Answers, whose: str, file: str) -> Picture:
+    plane = embed(answers.h, answers.labels, answers.W, c.embedding)
+    names = c.class_names(len(answers.W))
+    pca = plane.explained is not None
+    drawn = int((~np.isnan(plane.directions).any(axis=1)).sum())
+    text = (
+        f"{len(plane.labels)} test samples as points in {'PCA' if pca else 't-SNE'} coordinates of the "
+        f"last-layer features of {len(np.unique(plane.labels))} classes, one colour a class"
+        f"{'' if len(names) <= COLOURED_UP_TO else ' for those with most points, grey for others'}, with "
+        f"classifier vectors as {'arrows' if pca else 'stars'}; {drawn} classes have one."
+        + (f" The plane holds {plane.explained:.0%} of the variance." if plane.explained is not None else "")
+    )
+    held = f" ({plane.explained:.0%} of the variance)" if plane.explained is not None else ""
+    title = f"{entry.label}, {whose}, seed {entry.first.seed}{held}"
+    name = f"{c.prefix}features-{file_name(entry.label)}-{file}"
+    axes = "PCA" if pca else "t-SNE"
+    return feature_plane(name, title, text, plane.places, plane.labels, plane.directions, names, axes, pca)
+
+
+def _features_note(c: Context) -> str:
+    if c.embedding == "tsne":
+        how = "t-SNE by angle; the classifier's vectors are stars among the points."
+    else:
+        how = (
+            "The two directions in which test features vary most (PCA). Arrows are the classifier's "
+            "directions: the shorter, the less of it lies in the plane."
+        )
+    return how + (
+        " One colour a class (of many classes, for those with most points). A client's own model is shown on "
+        "its own test samples, where the method keeps one; classes that it gives no length have no arrow."
+    )

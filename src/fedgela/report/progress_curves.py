@@ -1,0 +1,108 @@
+"""What changes by round: accuracies, losses, angles, collapse; and PA by client at the end."""
+
+import numpy as np
+
+from fedgela.measures import TARGETS, etf_angle
+from fedgela.report.context import Context, Part, Section
+from fedgela.report.entries import Curve
+from fedgela.report.figures import client_dots, curves
+
+
+def _series(c: Context, key: str) -> dict[str, Curve]:
+    found = {entry.label: entry.curve(key) for entry in c.setting.entries}
+    return {label: curve for label, curve in found.items() if curve.rounds}
+
+
+def accuracy_curves(c: Context) -> Section:
+    styles = c.styles_here()
+    parts: list[Part] = []
+    GA = _series(c, "GA")
+    if GA:
+        title = "GA: the global model on all test samples, %"
+        parts.append(curves(f"{c.prefix}GA", title, "GA, %", GA, styles, most=100))
+    PA, marks = _series(c, "PA"), _finetuned_marks(c)
+    if PA or marks:
+        title = "PA: personal models on their clients' own test samples, %"
+        if marks:
+            title += " (fine-tuned: a mark at the last round)"
+        parts.append(curves(f"{c.prefix}PA", title, "PA, %", PA, styles, points=marks, most=100))
+    local = _series(c, "local_accuracy")
+    if local and local.keys() != PA.keys():
+        title = "Local models on their clients' own test samples, before aggregation, %"
+        parts.append(curves(f"{c.prefix}local-accuracy", title, "accuracy, %", local, styles, most=100))
+    loss = _series(c, "train_loss")
+    if loss:
+        title = "Mean training loss of a round (each method's own)"
+        parts.append(curves(f"{c.prefix}loss", title, "loss", loss, styles, log=True))
+    return Section("Curves", parts)
+
+
+def _finetuned_marks(c: Context) -> dict[str, list[tuple[float, float]]]:
+    """PA of methods that are fine-tuned after the last round: that round, and the mean over seeds."""
+    marks = {}
+    for entry in c.setting.entries:
+        held = [
+            run.result for run in entry.runs.values() if run.result and run.result.get("PA_of") == "finetuned"
+        ]
+        if held:
+            last_round = max(r["PA"]["last_round"] for r in held)
+            marks[entry.label] = [(float(last_round), float(np.mean([r["PA"]["last"] for r in held])))]
+    return marks
+
+
+def personal_by_client(c: Context) -> Section:
+    values = {entry.label: held for entry in c.setting.entries if (held := entry.by_client())}
+    if not values:
+        return Section("PA by client")
+    seeds = max(len(entry.runs) for entry in c.setting.entries)
+    title = "PA of every client at the last round" + (f", all of {seeds} seeds" if seeds > 1 else "")
+    return Section("PA by client", [client_dots(f"{c.prefix}PA-by-client", title, values, c.styles)])
+
+
+def angle_curves(c: Context) -> Section:
+    parts: list[Part] = []
+    C = c.classes()
+    for key in c.setting.keys(lambda k: k.startswith(("angle_", "class_mean_angle_"))):
+        series = _series(c, key)
+        if not series:
+            continue
+        of = "class means of features" if key.startswith("class_mean") else "classifier vectors"
+        group, where = key.removeprefix("class_mean_").removeprefix("angle_").rsplit("_", 1)
+        which = {"existing": "of the classes a client has", "missing": "of the classes a client lacks"}
+        whose = {"clients": "the clients'", "server": "the server's"}.get(where, where)
+        title = f"Mean angle between {whose} {of} {which.get(group, 'of all classes')}, degrees"
+        target = (etf_angle(C), f"simplex ETF, {etf_angle(C):.2f}°") if C else None
+        name = f"{c.prefix}{key.replace('_', '-')}"
+        parts.append(curves(name, title, "degrees", series, c.styles_here(), target))
+    return Section("Angles", parts)
+
+
+_COLLAPSE = {
+    "nc1_relative": "NC1: variability within classes over that between class means",
+    "nc1": "NC1: variability of features within classes",
+    "nc2_means": "NC2: distance of the class means from a simplex ETF",
+    "nc2_classifier": "NC2: distance of the classifier from a simplex ETF",
+    "nc2": "NC2: distance from a simplex ETF",
+    "nc3": "NC3: distance between class means and classifier",
+    "nc4": "NC4: share of samples that the nearest class mean would decide otherwise",
+    "drift": "Drift: distance of local models from the global one, over its norm",
+    "adaptation_cost": "Cost of adaptation: norm of Phi_k W - W",
+    "gradient_norm": "Norm of the gradients",
+}
+
+
+def other_curves(c: Context) -> Section:
+    """Collapse against 0, and whatever else was tracked."""
+    parts: list[Part] = []
+    for key in c.setting.keys(lambda k: k.startswith(("nc1", "nc2", "nc3", "nc4", *_COLLAPSE))):
+        series = _series(c, key)
+        if not series:
+            continue
+        known = next((k for k in sorted(_COLLAPSE, key=len, reverse=True) if key.startswith(k)), "")
+        where = key.removeprefix(known).strip("_").replace("_", " ")
+        title = _COLLAPSE.get(known, key) + (f" ({where})" if where else "")
+        goal = TARGETS.get(key[:3])
+        target = (goal, f"collapse, {goal:g}") if goal is not None else None
+        name = f"{c.prefix}{key.replace('_', '-')}"
+        parts.append(curves(name, title, known.split("_")[0] or key, series, c.styles_here(), target))
+    return Section("Neural collapse and drift", parts)

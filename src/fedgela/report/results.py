@@ -1,0 +1,121 @@
+"""What was run, and what came out: the table, with the paper's numbers where it has them."""
+
+from collections.abc import Mapping
+
+from fedgela.report.context import Context, Part, Section
+from fedgela.report.entries import Entry, Setting
+from fedgela.report.markup import Cell, Table, escape, mean_std
+from fedgela.report.paper_numbers import paper_number
+
+COLUMNS = [(metric, when) for metric in ("PA", "GA") for when in ("best", "last")]
+
+
+def what_was_run(c: Context) -> Section:
+    e, entries = c.setting.experiment, c.setting.entries
+    seeds = sorted({seed for entry in entries for seed in entry.runs})
+    versions = [
+        held
+        for entry in entries
+        for run in entry.runs.values()
+        if isinstance(held := (run.result or {}).get("versions"), dict)
+    ]
+    pairs = [
+        ("data", f"{e.dataset}, split by {e.partition} among {e.clients} clients"),
+        (
+            "a round",
+            f"{e.sample} clients; local epochs {_each(c, 'epochs')}; batch size {_each(c, 'batch_size')}",
+        ),
+        ("rounds", _each(c, "rounds")),
+        ("model", f"{e.model}, projection to {e.projection}"),
+        ("methods", ", ".join(entry.label for entry in entries)),
+        ("seeds", ", ".join(map(str, seeds))),
+        ("measured on", "validation data" if e.validation else "the clients' test sets"),
+    ]
+    shared = {entry.label: (entry.first.result or {}).get("shares") for entry in entries}
+    if any(shared.values()):
+        told = "; ".join(f"{label}: {what}" for label, what in shared.items() if what)
+        pairs.append(("shared beyond weights", told))
+    if versions:
+        pairs.append(("software", ", ".join(f"{name} {v}" for name, v in versions[0].items())))
+    rows = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
+    return Section("What was run", [f"<dl>\n{rows}\n</dl>\n", *_unfinished(c.setting)])
+
+
+def _each(c: Context, key: str) -> str:
+    values = dict.fromkeys(str(getattr(entry.experiment, key)) for entry in c.setting.entries)
+    return " or ".join(values)
+
+
+def _unfinished(setting: Setting) -> list[Part]:
+    lines = [
+        f"{entry.label}, seed {seed}: {run.rounds_done} of {run.experiment.rounds} rounds"
+        for entry in setting.entries
+        for seed, run in entry.runs.items()
+        if run.result is None
+    ]
+    if not lines:
+        return []
+    listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return [f'<div class="advice"><p>Not finished; what is there is shown:</p><ul>{listed}</ul></div>\n']
+
+
+def results(c: Context) -> Section:
+    """The table, with the paper's numbers where it has them."""
+    setting = c.setting
+    paper = {(en.label, m): paper_number(en, m) for en in setting.entries for m in ("PA", "GA")}
+    cited = {m for (_, m), found in paper.items() if found}
+    base = setting.fedavg if len(setting.entries) > 1 else None
+    head = ["method"]
+    for metric, when in COLUMNS:
+        head.append(f"{metric} {when}")
+        if when == "best" and metric in cited:
+            head.append(f"paper's {metric}")
+    head += [f"Δ {metric} last" for metric in ("PA", "GA")] if base else []
+    ranks = {column: setting.ranks(*column) for column in COLUMNS}
+    rows: list[list[Cell]] = []
+    for entry in setting.entries:
+        row: list[Cell] = [entry.label + ("" if entry.finished else " (unfinished)") + _diverged(entry)]
+        for metric, when in COLUMNS:
+            text = mean_std(entry.summary(metric, when))
+            rank = ranks[metric, when].get(entry.label)
+            row.append((text, ("best", "second")[rank]) if rank in (0, 1) else text)
+            if when == "best" and metric in cited:
+                found = paper[entry.label, metric]
+                row.append((found[0].text, "paper") if found else "")
+        if base is not None:
+            row += ["" if entry is base else _difference(entry, base, metric) for metric in ("PA", "GA")]
+        rows.append(row)
+    return Section("Results", [Table(head, rows, _legend(c, paper, base), sortable=True)])
+
+
+def _difference(entry: Entry, base: Entry, metric: str) -> str:
+    return mean_std(entry.difference(base, metric, "last"), sign="+")
+
+
+def _diverged(entry: Entry) -> str:
+    return " †" if any((run.result or {}).get("diverged_round") for run in entry.runs.values()) else ""
+
+
+def _legend(
+    c: Context, paper: Mapping[tuple[str, str], tuple[object, str] | None], base: Entry | None
+) -> str:
+    setting = c.setting
+    text = "Accuracy in percent"
+    if any(len(entry.runs) > 1 for entry in setting.entries):
+        text += ", mean ± standard deviation over seeds"
+    if setting.ranks("GA", "last"):
+        text += "; bold: best, underlined: second best (bounds and unfinished runs are not ranked)"
+    text += (
+        "; best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
+    )
+    text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on all"
+    text += f"; Δ: difference to {base.label}, paired by seed" if base else ""
+    tables = sorted({found[1] for found in paper.values() if found})
+    text += f"; the paper's: {', '.join(tables)}" if tables else ""
+    rounds = {entry.experiment.rounds for entry in setting.entries}
+    if tables:
+        told = " or ".join(map(str, sorted(rounds)))
+        text += f", whose hyper-parameters it does not all tell; here {told} rounds"
+    if any(_diverged(entry) for entry in setting.entries):
+        text += "; †: the training loss became infinite or NaN"
+    return text

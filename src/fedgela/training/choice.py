@@ -1,0 +1,178 @@
+"""Which engine trains, and how wide: chosen from the model, the clients and the machine, never by timing, so
+that the same config on the same machine is always computed alike. What a config sets is left as it is."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedgela.config import Experiment
+from fedgela.data import Dataset, Federation
+from fedgela.models import Net
+from fedgela.training.eager import EagerEngine
+from fedgela.training.interface import Engine
+from fedgela.training.lane import draws_by_itself
+from fedgela.training.lanes import LaneEngine
+from fedgela.training.optimiser import Optimiser
+from fedgela.training.stacking import fits
+from fedgela.training.workers import WorkerEngine
+
+# below so many operations a step, what a step costs is Python and launches: clients go together
+TINY_STEP_CPU, TINY_STEP_GPU = 3e7, 5e9
+WIDEST_CPU, WIDEST_GPU = 8, 16
+GPU_LANES = 4  # more of them only take memory
+WORTH_WORKERS = 2e10  # operations of a run, about a second of it
+SECONDS_WORTH_COMPILING = 300.0
+OPERATIONS_A_SECOND = 2e14  # of a busy GPU
+
+# layers that vmap knows; a net of others trains its clients one by one
+BATCHABLE = (
+    nn.Linear,
+    nn.ReLU,
+    nn.MaxPool2d,
+    nn.Flatten,
+    nn.Identity,
+    nn.Embedding,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.modules.batchnorm._BatchNorm,
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much there is to do."""
+
+    step: float  # operations of one client's step
+    run: float  # of all local training
+    clients: int  # that train in a round
+    largest: float  # client's share of all samples, of those that train in a round
+
+
+def choose(experiment: Experiment, net: Net, federation: Federation) -> Experiment:
+    """The experiment with engine, lanes, width, compile, precision and threads filled in."""
+    e = experiment
+    gpu = torch.device(e.device).type == "cuda"
+    engine = "lanes" if e.engine == "auto" else e.engine
+    work = _work(e, net, federation)
+    lanes, width = (1, 1) if engine == "eager" else (_on_gpu if gpu else _on_cpu)(e, net, work)
+    lanes, width = e.lanes or lanes, e.width or width
+    compiled = e.compile
+    if compiled is None:
+        compiled = gpu and width == 1 and work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
+    # a second thread only slows the smallest nets down
+    alone = lanes > 1 or work.step < TINY_STEP_CPU
+    return e.with_(
+        engine=engine,
+        lanes=lanes,
+        width=width,
+        compile=compiled and engine == "lanes",
+        precision=e.precision or ("bf16" if gpu and engine == "lanes" else "fp32"),
+        threads=e.threads or (1 if alone and not gpu else cores()),
+    )
+
+
+def _work(experiment: Experiment, net: Net, federation: Federation) -> Work:
+    sizes = federation.train.sizes
+    clients = min(experiment.sample or 1, int((sizes > 0).sum()))
+    # of a round: all samples, or the share of them that is sampled on average
+    share = clients / max(1, int((sizes > 0).sum()))
+    sample = 3 * operations(net, federation)  # the backward pass costs two forward ones
+    samples = float(sizes.sum()) * share * experiment.epochs * experiment.rounds
+    batch = min(experiment.batch_size, int(sizes.max()))
+    return Work(sample * batch, sample * samples, clients, float(sizes.max()) / max(1.0, sizes.sum() * share))
+
+
+def operations(net: Net, federation: Federation) -> float:
+    """Floating-point operations of one sample's forward pass."""
+    data = federation.data
+    device = next(net.parameters()).device
+    was_training = net.training
+    net.eval()
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        net(data.inputs(data.x_train[:1].to(device)))
+    net.train(was_training)
+    return float(counter.get_total_flops())
+
+
+def _on_gpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
+    if draws_by_itself(net):
+        return 1, 1  # a device has one generator: only one client at a time can have its own draws
+    if work.step < TINY_STEP_GPU and batchable(net, by_our_kernels=True):
+        lanes = 1 if work.clients <= WIDEST_GPU else 2
+        return lanes, min(WIDEST_GPU, -(-work.clients // lanes))
+    return min(GPU_LANES * max(1, _gpus(experiment)), work.clients), 1
+
+
+def _on_cpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
+    processors = experiment.threads or cores()
+    tiny = work.step < TINY_STEP_CPU
+    worth = work.run > WORTH_WORKERS and work.clients > 1 and processors > 1
+    # with one client that outlasts all others, its one thread would be what is waited for
+    even = max(work.largest, 1 / processors) * processors < 1.3
+    lanes = min(processors, work.clients) if worth and (tiny or even) else 1
+    if tiny and batchable(net) and not draws_by_itself(net):
+        return lanes, min(WIDEST_CPU, -(-work.clients // lanes))
+    return lanes, 1
+
+
+def batchable(net: Net, by_our_kernels: bool = False) -> bool:
+    """Whether clients' nets can be one wide net."""
+    for part in net.modules():
+        if isinstance(part, nn.Conv2d):
+            if by_our_kernels and not fits(part):
+                return False
+        # of ours, what is not made of other modules (an L2 norm) is plain tensor code
+        elif not (any(part.children()) or isinstance(part, BATCHABLE) or _is_ours(part)):
+            return False
+    return True
+
+
+def _is_ours(part: nn.Module) -> bool:
+    return type(part).__module__.startswith("fedgela.")
+
+
+def _gpus(experiment: Experiment) -> int:
+    return torch.cuda.device_count() if experiment.device == "cuda" else 1
+
+
+def devices_of(experiment: Experiment) -> list[torch.device]:
+    """`cuda` is all of the machine's GPUs, `cuda:1` that one."""
+    if experiment.device == "cuda" and experiment.engine == "lanes":
+        return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    return [torch.device(experiment.device)]
+
+
+def make_engine(experiment: Experiment, net: Net, data: Dataset, note: Callable[[str], None]) -> Engine:
+    """The engine that `choose` has chosen."""
+    e = experiment
+    optimiser = Optimiser(e.optimizer, e.momentum, e.weight_decay, e.clip_norm)
+    net.in_bf16 = e.precision == "bf16"
+    torch.set_num_threads(e.threads or 1)
+    torch.backends.cudnn.allow_tf32 = False  # fp32 is fp32
+    if e.engine == "eager":
+        return EagerEngine(net, data, torch.device(e.device), optimiser, e.batch_size)
+    devices = devices_of(e)
+    lanes, width = e.lanes or 1, e.width or 1
+    workers = devices[0].type == "cpu" and lanes > 1
+    engine = LaneEngine(
+        net,
+        data,
+        devices,
+        optimiser,
+        e.batch_size,
+        lanes=1 if workers else lanes,
+        width=width,
+        compiled=bool(e.compile),
+        note=note,
+    )
+    return WorkerEngine(engine, lanes) if workers else engine
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,275 @@
+"""The fast engine: clients are trained side by side in lanes, each lane on a stream of its own."""
+
+import copy
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedgela.data import Dataset
+from fedgela.errors import UserError
+from fedgela.models import Net, State
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, size_of_batch
+from fedgela.training.lane import Lane, Recipe, draws_by_itself
+from fedgela.training.optimiser import Optimiser
+from fedgela.training.stacking import make_stackable
+
+STEPS_AHEAD = 16  # asked of a lane at a time
+MEMORY_LEFT = 1.2  # a further lane must fit into the free memory so many times
+
+
+def groups_of(jobs: Sequence[Job], batch_size: int, lanes: int, width: int) -> list[list[Job]]:
+    """Who trains in lockstep with whom: at most `width` clients of one size of batch, in groups of about the
+    same work, enough of them for every lane; the group with the longest client first."""
+    by_batch: dict[int, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: -len(job.samples)):
+        by_batch.setdefault(size_of_batch(len(job.samples), batch_size), []).append(job)
+    groups: list[list[Job]] = []
+    for same in by_batch.values():
+        count = min(len(same), max(lanes, -(-len(same) // width)))
+        made: list[list[Job]] = [[] for _ in range(count)]
+        work = [0] * count
+        for job in same:
+            i = min((work[i], i) for i in range(count) if len(made[i]) < width)[1]
+            made[i].append(job)
+            work[i] += len(job.samples)
+        groups += made
+    return groups
+
+
+class Answering(nn.Module):
+    """A prediction as a module, so that `functional_call` can put weights into the net beneath it."""
+
+    def __init__(self, net: Net, predict: Predict) -> None:
+        super().__init__()
+        self.net = net
+        self.predict = predict
+
+    def forward(self, x: Tensor, client: State) -> Tensor:
+        return self.predict(self.net, x, client)
+
+
+class LaneEngine:
+    """`lanes` lanes of `width` clients each, spread over the devices; the first of them holds the results."""
+
+    EVALUATION_BATCH = 1000  # on a CPU
+    EVALUATION_BATCH_GPU = 5000
+
+    def __init__(
+        self,
+        net: Net,
+        data: Dataset,
+        devices: Sequence[torch.device],
+        optimiser: Optimiser,
+        batch_size: int,
+        *,
+        lanes: int = 1,
+        width: int = 1,
+        compiled: bool = False,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.devices = list(dict.fromkeys(devices)) if devices[0].type == "cuda" else list(devices)
+        self.device = self.devices[0]
+        self.batch_size = batch_size
+        self.most_lanes = lanes
+        self.width = width
+        self.note = note
+        self.recipes = [
+            Recipe(_on(net, device, width), data.to(device, width > 1), optimiser, batch_size, compiled)
+            for device in self.devices
+        ]
+        self.lanes: list[Lane] = []
+        on_gpu = self.device.type == "cuda"
+        self.evaluation_batch = self.EVALUATION_BATCH_GPU if on_gpu else self.EVALUATION_BATCH
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        if not draws_by_itself(self.recipes[0].net):
+            yield from self._train(plan, jobs)
+            return
+        # a lane seeds the global generators for such a net: they are put back
+        with torch.random.fork_rng(devices=[d for d in self.devices if d.type == "cuda"]):
+            outcomes = list(self._train(plan, jobs))
+        yield from outcomes
+
+    def _train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        for recipe in self.recipes:
+            recipe.net.train()
+        waiting = deque(groups_of(jobs, self.batch_size, self.most_lanes, self.width))
+        idle = list(reversed(self.lanes))
+        busy: list[_Busy] = []
+        while waiting or busy:
+            while waiting and (idle or self._may_add()):
+                lane = idle.pop() if idle else self._add()
+                try:
+                    lane.begin(plan, waiting[0])
+                except torch.OutOfMemoryError:
+                    self._give_up(lane)
+                    waiting.extendleft(reversed(self._halved(waiting.popleft())))
+                else:
+                    busy.append(_Busy(lane))
+                    waiting.popleft()
+            for run in list(busy):
+                if run.go_on():
+                    continue
+                busy.remove(run)
+                idle.append(run.lane)
+                yield from run.lane.finish(self.device)
+            if busy and all(run.is_ahead() for run in busy):
+                busy[0].wait()
+
+    def _may_add(self) -> bool:
+        if len(self.lanes) >= self.most_lanes:
+            return False
+        device = self._next_device()
+        if not self.lanes or device.type != "cuda":
+            return True
+        # a lane takes about as much as the ones before it, and its clients' models come on top
+        held = torch.cuda.memory_reserved(device) / max(1, sum(lane.device == device for lane in self.lanes))
+        free, _ = torch.cuda.mem_get_info(device)
+        if free > MEMORY_LEFT * held:
+            return True
+        self.note(f"{len(self.lanes)} lanes instead of {self.most_lanes}: there is no memory for more")
+        self.most_lanes = len(self.lanes)
+        return False
+
+    def _next_device(self) -> torch.device:
+        return self.devices[len(self.lanes) % len(self.devices)]
+
+    def _add(self) -> Lane:
+        recipe = self.recipes[len(self.lanes) % len(self.recipes)]
+        self.lanes.append(Lane(recipe, self.width, self._next_device()))
+        return self.lanes[-1]
+
+    def _give_up(self, lane: Lane) -> None:
+        """Out of memory: go on with a lane less, or, with one lane left, with less clients in it."""
+        self.lanes.remove(lane)
+        lane.drop_moves()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self.lanes:
+            self.most_lanes = len(self.lanes)
+            self.note(f"out of memory: going on with {_counted(self.most_lanes, 'lane')}")
+        elif self.width > 1:
+            self.most_lanes, self.width = 1, self.width // 2
+            self.note(f"out of memory: going on with one lane of {_counted(self.width, 'client')}")
+        else:
+            raise UserError(
+                "out of memory with one client at a time; lower batch_size, or take a smaller model"
+            ) from None
+
+    def _halved(self, group: list[Job]) -> list[list[Job]]:
+        """The group, in parts that fit into the lanes."""
+        return [group[i : i + self.width] for i in range(0, len(group), self.width)]
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:
+        recipe = self.recipes[0]
+        recipe.net.eval()
+        answering = Answering(recipe.net, predict)
+        # all are asked before the first answer is waited for
+        predicted = [self._ask(answering, question, recipe.data) for question in questions]
+        return [answer.cpu() for answer in predicted]
+
+    def _ask(self, answering: Answering, question: Question, data: Dataset) -> Tensor:
+        weights = {f"net.{name}": value.to(self.device) for name, value in question.model.items()}
+        vectors, rows = (
+            {name: value.to(self.device) for name, value in state.items()}
+            for state in (question.vectors, question.rows)
+        )
+        samples = question.samples.to(self.device)
+
+        def part(start: int, size: int) -> Tensor:
+            at = slice(start, start + size)
+            x = data.inputs(data.x_test[samples[at]])
+            of_part = vectors | {name: value[at] for name, value in rows.items()}
+            logits: Tensor = functional_call(answering, weights, (x, of_part))
+            return logits.argmax(dim=1)
+
+        return self._in_parts(len(samples), part, torch.empty(0, dtype=torch.int64, device=self.device))
+
+    @torch.no_grad()
+    def features(self, model: State, samples: Tensor) -> Tensor:
+        net, data = self.recipes[0].net, self.recipes[0].data
+        net.eval()
+        here = {name: value.to(self.device) for name, value in model.items()}
+        samples = samples.to(self.device)
+
+        def part(start: int, size: int) -> Tensor:
+            x = data.inputs(data.x_train[samples[start : start + size]])
+            z: Tensor = functional_call(net, here, (x,), {"only_features": True})
+            return z
+
+        return self._in_parts(len(samples), part, torch.empty(0, net.projection.out_features))
+
+    def _in_parts(self, count: int, part: Callable[[int, int], Tensor], none: Tensor) -> Tensor:
+        """The parts' results in a row; out of memory makes the parts smaller."""
+        done: list[Tensor] = []
+        start = 0
+        while start < count:
+            size = self.evaluation_batch
+            try:
+                done.append(part(start, size))
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+                self.evaluation_batch = size // 2
+                torch.cuda.empty_cache()
+                self.note(f"out of memory: evaluating {self.evaluation_batch} samples at a time")
+            else:
+                start += size
+        return torch.cat(done) if done else none
+
+    def close(self) -> None:
+        self.lanes.clear()
+
+
+class _Busy:
+    """A lane at work. On a GPU the host runs ahead of it, but not far, so that all lanes are fed."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.steps = lane.steps()
+        self.marks: deque[torch.cuda.Event] = deque()
+        self.more = True
+
+    def go_on(self) -> bool:
+        """Ask for some steps more; False when the group is through."""
+        if self.is_ahead():
+            return True
+        if not self.more:
+            return False
+        with torch.cuda.stream(self.lane.stream):
+            taken = sum(1 for _ in itertools.islice(self.steps, STEPS_AHEAD))
+            self.more = taken == STEPS_AHEAD
+            if self.lane.stream is not None:
+                self.marks.append(self.lane.stream.record_event())
+        return True
+
+    def is_ahead(self) -> bool:
+        while self.marks and self.marks[0].query():  # type: ignore[no-untyped-call]
+            self.marks.popleft()
+        return len(self.marks) > (1 if self.more else 0)
+
+    def wait(self) -> None:
+        self.marks[0].synchronize()
+
+
+def _on(net: Net, device: torch.device, width: int) -> Net:
+    """A template of the net on a device. Clients alone convolve with channels last, as the libraries like it;
+    clients together by kernels of our own."""
+    there = copy.deepcopy(net).to(device)
+    if width > 1:
+        make_stackable(there)
+        return there
+    return there.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _counted(n: int, what: str) -> str:
+    return f"one {what}" if n == 1 else f"{n} {what}s"

@@ -1,0 +1,190 @@
+"""Lanes on a CPU: processes, each training clients with one thread.
+
+A small net cannot keep several cores busy with one client; several clients can. Workers are forked where that
+is safe, and then share the data by copy-on-write; plans, jobs and outcomes travel through pipes.
+"""
+
+import io
+import itertools
+import multiprocessing
+import pickle
+import signal
+import sys
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgela.errors import UserError
+from fedgela.models import State
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
+from fedgela.training.lanes import LaneEngine, groups_of
+
+FEWEST_SAMPLES = 500  # of a question's part that is worth a message
+
+
+class WorkerEngine:
+    """`workers` processes behind one engine's face; each has a copy of `local`, which has one lane."""
+
+    def __init__(self, local: LaneEngine, workers: int) -> None:
+        self.local = local
+        self.workers = workers
+        self.connections: list[Connection] = []
+        self.processes: list[BaseProcess] = []
+        self._finalizer = weakref.finalize(self, _stop, self.connections, self.processes)
+
+    def _start(self) -> None:
+        """With the first work: a server that is only made to see whether it can be needs none."""
+        context: Any = multiprocessing.get_context(_start_method())
+        for _ in range(self.workers):
+            here, there = context.Pipe()
+            # a forked worker inherits our ends of the pipes: it closes them, so that it hears when we die
+            forked = [*self.connections, here] if context.get_start_method() == "fork" else []
+            process = context.Process(target=_serve, args=(there, self.local, forked), daemon=True)
+            process.start()
+            there.close()
+            self.connections.append(here)
+            self.processes.append(process)
+
+    def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        groups = groups_of(jobs, self.local.batch_size, self.workers, self.local.width)
+        for _, outcomes in self._ask(("train", plan, group) for group in groups):
+            yield from outcomes
+
+    def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:
+        parts = [
+            (i, start, part) for i, question in enumerate(questions) for start, part in self._parts(question)
+        ]
+        answers = [torch.empty(len(question.samples), dtype=torch.int64) for question in questions]
+        for number, answer in self._ask(("answer", predict, part) for _, _, part in parts):
+            i, start, _ = parts[number]
+            answers[i][start : start + len(answer)] = answer
+        return answers
+
+    def features(self, model: State, samples: Tensor) -> Tensor:
+        return self.local.features(model, samples)
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def _parts(self, question: Question) -> Iterator[tuple[int, Question]]:
+        n = len(question.samples)
+        size = max(FEWEST_SAMPLES, -(-n // self.workers))
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            rows = {name: value[part] for name, value in question.rows.items()}
+            yield start, Question(question.model, question.samples[part], question.vectors, rows)
+
+    def _ask(self, requests: Iterator[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        """Each request to a worker that is free; (number of the request, reply) as they come."""
+        if not self.processes:
+            self._start()
+        numbered = enumerate(requests)
+        free = deque(self.connections)
+        asked: dict[Connection, int] = {}
+        while True:
+            for connection, (number, request) in zip(
+                tuple(free), itertools.islice(numbered, len(free)), strict=False
+            ):
+                free.popleft()
+                self._send(connection, request)
+                asked[connection] = number
+            if not asked:
+                return
+            for ready in wait(list(asked)):
+                assert isinstance(ready, Connection)
+                reply = self._receive(ready)
+                free.append(ready)
+                yield asked.pop(ready), reply
+
+    def _send(self, connection: Connection, request: tuple[Any, ...]) -> None:
+        try:
+            connection.send_bytes(_packed(request))
+        except OSError:
+            raise _died() from None
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            kind, reply = _unpacked(connection.recv_bytes())
+        except (EOFError, OSError):
+            raise _died() from None
+        if kind == "error":
+            raise reply
+        return reply
+
+
+def _start_method() -> str:
+    """Forking is quick, and safe as long as no CUDA and none of its threads are about."""
+    return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
+
+
+def _died() -> UserError:
+    return UserError("a worker process died (out of memory?); set lanes = 1 to train in one process")
+
+
+def _stop(connections: Sequence[Connection], processes: Sequence[BaseProcess]) -> None:
+    for connection in connections:
+        connection.close()
+    for process in processes:
+        process.join(timeout=1)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Connection]) -> None:
+    """A worker's life: until its pipe closes, however the other side ended."""
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
+    torch.set_num_threads(1)
+    while True:
+        try:
+            what, first, second = _unpacked(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            if what == "train":
+                reply: tuple[str, Any] = ("done", list(engine.train(first, second)))
+            else:
+                reply = ("done", engine.answers(first, [second])[0])
+        except UserError as error:
+            reply = ("error", error)
+        except Exception:
+            reply = ("error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+        try:
+            connection.send_bytes(_packed(reply))
+        except OSError:
+            return
+
+
+class _Packer(pickle.Pickler):
+    """Tensors travel as arrays, which pickle packs at once."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            # channels-last weights keep their place in memory
+            order = sorted(range(value.dim()), key=value.stride, reverse=True)
+            return _tensor, (value.detach().permute(order).contiguous().numpy(), order)
+        return NotImplemented
+
+
+def _tensor(values: np.ndarray, order: list[int]) -> Tensor:
+    return torch.from_numpy(values).permute([order.index(i) for i in range(len(order))])
+
+
+def _packed(message: tuple[Any, ...]) -> bytes:
+    buffer = io.BytesIO()
+    _Packer(buffer, protocol=5).dump(message)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:
+    return pickle.loads(data)

@@ -1,0 +1,68 @@
+"""Bytes as the server really gets them, and rounds to FedAvg's best GA as the paper counts them."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgela.algorithms import ALGORITHMS
+from fedgela.measures import (
+    best,
+    rounds_to_reach,
+    speedup,
+    state_bytes,
+    total_traffic,
+    traffic,
+)
+from fedgela.measures.communication import N_K_BYTES, Traffic
+from helpers import play, serve, tiny, watch_updates
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "centralised"])
+def test_up_is_what_clients_send_and_down_what_the_server_holds(name: str, npz: Path) -> None:
+    server = serve(tiny(npz, algorithm={"name": name}, rounds=1))
+    sent = watch_updates(server)
+    progress, records = play(server)
+    d = server.experiment.projection
+    assert d is not None
+    one = traffic(server.algorithm, server.net.state_dict(), server.federation.train_counts[0], d)
+
+    seen = state_bytes(sent[0].model) + state_bytes(sent[0].extra)
+    assert one.up == (seen + N_K_BYTES if seen else 0)
+    assert one.down == state_bytes(sent[0].model) + state_bytes(progress.server.extra)
+    assert total_traffic(one, records, 4) == (4 * one.up, 4 * one.down)
+
+
+def test_what_a_method_says_of_itself_is_counted() -> None:
+    import torch
+
+    model = {"backbone.w": torch.zeros(10), "head.classifier.weight": torch.zeros(3, 4), "n": torch.tensor(1)}
+    counts = torch.tensor([5, 0, 2])
+    fixed = traffic(ALGORITHMS["fedgela"](), model, counts, 4)
+    assert fixed == Traffic(up=40 + N_K_BYTES, down=40)  # neither the ETF nor the counter travels
+    shared = traffic(ALGORITHMS["fedgela"](phi="paper-exp"), model, counts, 4)
+    assert shared.once == 3 * 4 and shared.down == 40 + 3 * 4
+    assert traffic(ALGORITHMS["local"](), model, counts, 4) == Traffic(0, 0)
+    assert traffic(ALGORITHMS["centralised"](), model, counts, 4) == Traffic(0, 0)
+    own_norm = traffic(ALGORITHMS["fedavg"](), model, counts, 4, stays={"backbone.w"})
+    assert own_norm.up == 48 + N_K_BYTES
+    assert shared.of_round(10) == (10 * shared.up, 10 * shared.down)
+    assert total_traffic(shared, [{"clients": [0, 1]}, {"clients": [2]}], 9)[0] == 3 * shared.up + 9 * 12
+
+
+def records(*GA: float | None) -> list[dict[str, object]]:
+    return [{"round": i + 1, "GA": value} for i, value in enumerate(GA)]
+
+
+def test_rounds_to_fedavgs_best() -> None:
+    fedavg = records(20.0, 70.0, 60.0, 70.0)
+    target = best(fedavg)
+    assert target == 70
+    assert rounds_to_reach(fedavg, target) == 2  # the first of equals
+    assert rounds_to_reach(records(None, 80.0, 75.0), target) == 2
+    assert rounds_to_reach(records(10.0, 69.9), target) is None
+    assert best(records(None)) is None
+
+
+def test_speedup_and_where_there_is_none() -> None:
+    assert speedup(42, 100) == pytest.approx(2.38, abs=0.01)  # the paper's first column
+    assert speedup(None, 100) is None

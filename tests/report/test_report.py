@@ -1,0 +1,423 @@
+"""The report: one file that needs nothing else, with the runs' own numbers, and words for every picture."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from html_reading import Node, read, table_after
+from rich.console import Console
+
+from fedgela.errors import UserError
+from fedgela.measures import etf_angle
+from fedgela.progress import PlainView
+from fedgela.report import Report, make_report
+from fedgela.report.entries import arrange
+from fedgela.report.loading import find_runs
+from fedgela.report.paper_numbers import paper_number
+from fedgela.seeds import run_seeds
+from helpers import tiny
+
+
+@pytest.fixture(scope="session")
+def page(report: Report) -> Node:
+    return read(report.html)
+
+
+def figures(page: Node) -> dict[str, Node]:
+    return {figure.find("figcaption")[0].text(): figure for figure in page.find("figure")}
+
+
+def figure_about(page: Node, words: str) -> Node:
+    found = [node for title, node in figures(page).items() if words in title]
+    assert found, f"no picture of {words!r} among {list(figures(page))}"
+    return found[0]
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_loaded_from_anywhere(report: Report, page: Node) -> None:
+    assert not re.search(r"https?:|//[a-z]+\.", report.html)
+    for node in page.find(""):
+        for child in node.find("script") + node.find("link") + node.find("img"):
+            assert "src" not in child.attributes and "href" not in child.attributes
+    places = re.findall(r'(?:href|src)="([^"]*)"', report.html)
+    assert places and all(place.startswith(("#", "data:image/png;base64,")) for place in places)
+
+
+def test_every_reference_within_the_file_leads_somewhere_and_ids_are_unique(report: Report) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', report.html)
+    assert len(ids) == len(set(ids))
+    for place in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', report.html):
+        assert "".join(place) in ids
+    for pair in re.findall(r'aria-labelledby="([^"]+)"', report.html):
+        assert set(pair.split()) <= set(ids)
+
+
+def test_every_picture_has_words(page: Node) -> None:
+    pictures = [svg for figure in page.find("figure") for svg in figure.find("svg")]
+    assert len(pictures) > 12
+    for svg in pictures:
+        assert svg.attributes["role"] == "img"
+        assert len(svg.find("title")[0].text()) > 10
+        assert len(svg.find("desc")[0].text()) > 40
+    drawn = [svg for svg in page.find("svg") if svg not in pictures]
+    assert drawn and all(svg.attributes.get("aria-hidden") == "true" for svg in drawn)
+
+
+def test_pictures_follow_the_page_into_dark_mode(page: Node, report: Report) -> None:
+    assert "prefers-color-scheme: dark" in report.html and "@media print" in report.html
+    svg = figure_about(page, "GA: the global model").find("svg")[0]
+    styles = " ".join(n.attributes.get("style", "") for tag in ("path", "text") for n in svg.find(tag))
+    assert "var(--blue)" in styles and "var(--orange)" in styles and "var(--ink)" in styles
+    assert "#0072b2" not in styles and "#1c2430" not in styles
+
+
+def test_the_same_runs_give_the_same_bytes(comparison: Path, report: Report) -> None:
+    assert make_report([comparison]).html == report.html
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def test_the_results_are_the_comparisons_own(comparison: Path, page: Node) -> None:
+    shown = table_after(page, "Results")
+    table = json.loads((comparison / "table.json").read_text())
+    assert list(shown) == ["fedavg", "fedrep", "fedgela"]
+    for row in table:
+        for metric in ("PA", "GA"):
+            for when in ("best", "last"):
+                cell = row[metric][when]
+                text = shown[row["algorithm"]][f"{metric} {when}"]
+                assert text.split(" (")[0] == f"{cell['mean']:.2f} ± {cell['std']:.2f}"
+            if row["algorithm"] != "fedavg":
+                cell = row["difference_to_fedavg"][metric]["last"]
+                assert (
+                    shown[row["algorithm"]][f"Δ {metric} last"] == f"{cell['mean']:+.2f} ± {cell['std']:.2f}"
+                )
+
+
+def test_best_and_second_best_are_marked(comparison: Path, page: Node) -> None:
+    table = json.loads((comparison / "table.json").read_text())
+    shown = table_after(page, "Results")
+    means = sorted({round(row["GA"]["last"]["mean"], 2) for row in table}, reverse=True)
+    for row in table:
+        text = shown[row["algorithm"]]["GA last"]
+        level = means.index(round(row["GA"]["last"]["mean"], 2))
+        assert ("(best)" in text) == (level == 0)
+        assert ("(second best)" in text) == (level == 1)
+
+
+def records(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers_of(figure: Node) -> dict[str, dict[str, str]]:
+    table = figure.find("details")[0].find("table")[0]
+    head = [cell.text() for cell in table.find("thead")[0].find("th")]
+    rows = [[c.text() for c in r.children if isinstance(c, Node)] for r in table.find("tbody")[0].find("tr")]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [("GA: the", "GA"), ("the server's classifier vectors of all", "angle_all_server")]
+)
+def test_curves_have_the_runs_numbers(comparison: Path, page: Node, words: str, key: str) -> None:
+    shown = numbers_of(figure_about(page, words))
+    seeds = [records(comparison / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
+    for i in range(2):
+        a, b = (record[i][key] for record in seeds)
+        assert shown[str(i + 1)]["fedavg"] == f"{(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f}"
+
+
+def test_finetuned_PA_is_a_mark_at_the_end_and_local_PA_a_line(comparison: Path, page: Node) -> None:
+    shown = numbers_of(figure_about(page, "PA: personal models"))
+    assert shown["1"]["fedavg"] == "" and shown["1"]["fedgela"]
+    results = [json.loads((comparison / f"fedavg/seed-{s}/result.json").read_text()) for s in (0, 1)]
+    assert shown["2"]["fedavg"] == f"{sum(r['PA']['last'] for r in results) / 2:.2f}"
+
+
+def test_angles_are_drawn_against_the_etf(page: Node) -> None:
+    svg = figure_about(page, "clients' classifier vectors of all classes").find("svg")[0]
+    assert f"simplex ETF, {etf_angle(4):.2f}°" in [text.text() for text in svg.find("text")]
+
+
+def test_every_clients_PA(comparison: Path, page: Node) -> None:
+    shown = numbers_of(figure_about(page, "PA of every client"))
+    results = [json.loads((comparison / f"fedavg/seed-{s}/result.json").read_text()) for s in (0, 1)]
+    held = [v for r in results for v in r["finetuned"]["last"]["by_client"] if v is not None]
+    assert shown["fedavg"]["worst"] == f"{min(held):.2f}"
+    assert shown["fedavg"]["mean"] == f"{sum(held) / len(held):.2f}"
+    assert shown["fedavg"]["clients"] == str(len(held))
+    assert set(shown) == {"fedavg", "fedrep", "fedgela"}
+
+
+def test_confusion_has_the_global_models_accuracy_on_its_diagonal(comparison: Path, page: Node) -> None:
+    for method in ("fedavg", "fedgela"):
+        shown = numbers_of(figure_about(page, f"Confusion of {method}"))
+        cells = [[int(v) if v != "." else 0 for v in list(row.values())[1:]] for row in shown.values()]
+        right, total = sum(cells[i][i] for i in range(4)), sum(map(sum, cells))
+        last = records(comparison / method / "seed-0")[-1]
+        assert 100 * right / total == pytest.approx(last["GA"])
+    assert not any("Confusion of fedrep" in title for title in figures(page))  # it has no global model
+
+
+def test_who_holds_what_is_the_federations(comparison: Path, page: Node) -> None:
+    from fedgela.resolve import resolve
+    from fedgela.runfolder import RunFolder
+
+    federation = resolve(RunFolder(comparison / "fedavg/seed-0").experiment())[1]
+    shown = numbers_of(figure_about(page, "Training samples by class and client"))
+    for k, row in enumerate(federation.train_counts.tolist()):
+        assert list(shown[str(k)].values())[1:] == [str(n) if n else "." for n in row]
+
+
+def test_features_of_the_global_model_and_of_a_client(page: Node) -> None:
+    titles = list(figures(page))
+    assert any(title.startswith("fedgela, the global model") for title in titles)
+    assert any(re.match(r"fedgela, client \d's own model", title) for title in titles)
+    assert any(re.match(r"fedrep, client \d's own model", title) for title in titles)
+    # a client of two classes: Phi = 0 takes the others' directions away
+    svg = figure_about(page, "fedgela, client").find("svg")[0]
+    assert "2 classes have one" in svg.find("desc")[0].text()
+
+
+def test_messages_are_what_travels(page: Node) -> None:
+    shown = table_after(page, "Time, communication and memory")
+    parameters = {name: int(row["parameters"].replace(",", "")) for name, row in shown.items()}
+    kB = float(shown["fedavg"]["up, client and round"].removesuffix(" kB"))
+    assert kB == pytest.approx((4 * parameters["fedavg"] + 8) / 1000, rel=5e-3)
+    fixed = float(shown["fedgela"]["up, client and round"].removesuffix(" kB"))
+    assert fixed == pytest.approx(kB - 4 * (8 * 4 + 4) / 1000, rel=5e-3)  # all but the head: d = 8, C = 4
+    assert shown["fedavg"]["to FedAvg's"] == "1.00x"
+    assert shown["fedavg"]["client keeps"] == "nothing" != shown["fedgela"]["client keeps"]
+
+
+def test_rounds_to_fedavgs_best(made_run: Callable[..., Path]) -> None:
+    made_run("fedavg", [50.0, 70.0, 60.0, 60.0], algorithm={"name": "fedavg"})
+    fast = made_run("fedgela", [71.0, 60.0, 60.0, 60.0])
+    made_run("moon", [1.0, 2.0, 3.0, 4.0], algorithm={"name": "moon"})
+    shown = table_after(read(make_report([fast.parent]).html), "Rounds to FedAvg's best GA")
+    assert [(row["rounds"], row["speed-up"]) for row in shown.values()] == [
+        ("2", "1.00x"),
+        ("-", "-"),
+        ("1", "2.00x"),
+    ]
+    # Table 9 of the paper, CIFAR10, beta = 0.1, full participation
+    assert [(row["paper: rounds"], row["paper: speed-up"]) for row in shown.values()] == [
+        ("100", "1x"),
+        ("79", "1.27x"),
+        ("67", "1.49x"),
+    ]
+
+
+def test_config_and_command_to_run_it_again(comparison: Path, report: Report, page: Node) -> None:
+    shown = [pre.text() for pre in page.find("pre")]
+    assert (comparison / "fedgela/seed-0/config.toml").read_text() in shown
+    assert (
+        "fedgela run fedgela.toml --out runs/fedgela-seed-0\n"
+        "fedgela run fedgela.toml --seeds 1 --set partition_seed=1 --out runs/fedgela-seed-1"
+    ) in shown
+
+
+# -- what can be reported on -----------------------------------------------------------------------
+
+
+def test_a_single_run_and_the_seeds_of_one(comparison: Path) -> None:
+    one = make_report([comparison / "fedgela/seed-1"])
+    row = table_after(read(one.html), "Results")["fedgela"]
+    result = json.loads((comparison / "fedgela/seed-1/result.json").read_text())
+    assert row["GA last"] == f"{result['GA']['last']:.2f}"  # no spread, and not the best of anything
+    two = make_report([comparison / "fedgela/seed-1", comparison / "fedgela/seed-0"])
+    assert len(two.runs) == 2
+    assert "±" in table_after(read(two.html), "Results")["fedgela"]["GA last"]
+
+
+def test_a_folder_of_seeds(npz: Path, tmp_path: Path) -> None:
+    with PlainView(Console(quiet=True)) as view:
+        summary = run_seeds(tiny(npz, rounds=1), [3, 4], tmp_path / "seeds", view)
+    row = table_after(read(make_report([tmp_path / "seeds"]).html), "Results")["fedgela"]
+    GA = summary["GA"]["last"]
+    assert row["GA last"] == f"{GA['mean']:.2f} ± {GA['std']:.2f}"
+
+
+def test_the_same_folder_twice_is_one(comparison: Path) -> None:
+    assert len(make_report([comparison / "fedavg", comparison / "fedavg/seed-0"]).runs) == 2
+
+
+def test_other_federations_are_sections_of_their_own(made_run: Callable[..., Path]) -> None:
+    one = made_run("one", [50.0])
+    made_run("two", [60.0], partition="iid")
+    page = read(make_report([one.parent]).html)
+    assert len(page.find("section")) == 2
+    assert {h.text() for h in page.find("h2")} == {
+        "cifar10, dirichlet:0.1, 10 clients, resnet18",
+        "cifar10, iid, 10 clients, resnet18",
+    }
+
+
+def test_one_method_twice_is_told_apart_by_what_differs(made_run: Callable[..., Path]) -> None:
+    one = made_run("one", [50.0], algorithm={"name": "fedgela", "E_W": 3.0}, lr=0.1)
+    made_run("two", [60.0], algorithm={"name": "fedgela", "E_W": 30.0}, lr=0.1)
+    shown = table_after(read(make_report([one.parent]).html), "Results")
+    assert list(shown) == ["fedgela (E_W 3.0)", "fedgela (E_W 30.0)"]
+    assert "(best)" in shown["fedgela (E_W 30.0)"]["GA last"]
+
+
+def test_the_papers_numbers_stand_beside(made_run: Callable[..., Path]) -> None:
+    one = made_run("fedgela", [50.0, 72.0])
+    made_run("fedavg", [60.0, 61.0], algorithm={"name": "fedavg"})
+    html = make_report([one.parent]).html
+    shown = table_after(read(html), "Results")
+    from fedgela.paper import find_cell
+
+    for method in ("fedgela", "fedavg"):
+        cell = find_cell(f"main/cifar10/full-dir0.1/{method}")
+        for metric in ("PA", "GA"):
+            assert shown[method][f"paper's {metric}"] == cell.printed[metric].text
+    assert "Table 2" in html
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"partition": "dirichlet:0.3"},
+        {"clients": 11},
+        {"sample": 5},
+        {"model": "simple-cnn"},
+        {"dataset": "svhn", "partition": "dirichlet:0.2"},
+        {"validation": 0.2},
+        {"algorithm": {"name": "fedgela", "phi": "exp"}},
+    ],
+)
+def test_where_the_paper_has_no_such_cell_it_is_not_cited(
+    made_run: Callable[..., Path], change: dict[str, object]
+) -> None:
+    (setting,) = arrange(find_runs([made_run("other", [50.0], **change)], print), print)
+    for metric in ("GA", "PA", "rounds"):
+        assert paper_number(setting.entries[0], metric) is None
+
+
+def test_collapse_and_class_means_are_drawn_where_they_were_tracked(made_run: Callable[..., Path]) -> None:
+    tracked = {
+        "nc1_server": [1.0, 0.5, 1 / 3],
+        "nc4_server": [0.5, 0.25, 0.0],
+        "class_mean_angle_all_server": [90.0, 91.0, 92.0],
+    }
+    page = read(make_report([made_run("run", [50.0, 60.0, 70.0], tracked=tracked)]).html)
+    shown = numbers_of(figure_about(page, "NC1: variability"))
+    assert [row["fedgela"] for row in shown.values()] == ["1.00", "0.50", "0.33"]
+    svg = figure_about(page, "NC4").find("svg")[0]
+    assert "collapse, 0" in [text.text() for text in svg.find("text")]
+    assert figure_about(page, "server's class means of features")
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_run_shows_what_it_has_and_says_so(made_run: Callable[..., Path]) -> None:
+    made_run("fedavg", [40.0, 45.0, 41.0], algorithm={"name": "fedavg"})
+    cut = made_run("fedgela", [50.0, 60.0], finished=False, rounds=3)
+    html = make_report([cut.parent]).html
+    assert "fedgela, seed 0: 2 of 3 rounds" in html and "2 runs, 1 finished" in html
+    shown = table_after(read(html), "Results")
+    assert shown["fedgela (unfinished)"]["GA last"] == "60.00"  # and no best, though it is the higher
+
+
+def test_a_run_without_a_round_yet(made_run: Callable[..., Path]) -> None:
+    folder = made_run("begun", [50.0], finished=False)
+    (folder / "metrics.jsonl").unlink()
+    html = make_report([folder]).html
+    assert "0 of 1 rounds" in html
+    assert table_after(read(html), "Results")["fedgela (unfinished)"]["GA last"] == "-"
+
+
+def test_a_damaged_line_is_named_and_the_rest_is_shown(made_run: Callable[..., Path]) -> None:
+    folder = made_run("damaged", [50.0, 60.0, 70.0])
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
+    report = make_report([folder])
+    assert f"{path}, line 2: is no round's record; it is left out" in report.notes
+    shown = numbers_of(figure_about(read(report.html), "GA: the"))
+    assert {r: row["fedgela"] for r, row in shown.items()} == {"1": "50.00", "3": "70.00"}
+
+
+@pytest.mark.parametrize("key", ["GA", "PA", "PA_of", "wall_seconds", "device"])
+def test_a_result_with_something_missing_is_no_traceback(made_run: Callable[..., Path], key: str) -> None:
+    folder = made_run("old", [50.0])
+    result = json.loads((folder / "result.json").read_text())
+    del result[key]
+    (folder / "result.json").write_text(json.dumps(result))
+    assert "50.00" in make_report([folder]).html
+
+
+def test_a_damaged_result_is_noted(made_run: Callable[..., Path]) -> None:
+    folder = made_run("damaged", [50.0])
+    (folder / "result.json").write_text("{")
+    report = make_report([folder])
+    assert "result.json" in report.notes[0] and "unfinished" in report.notes[0]
+
+
+def test_data_that_is_not_here_is_said_and_the_rest_is_shown(made_run: Callable[..., Path]) -> None:
+    report = make_report([made_run("run", [50.0])])
+    assert any("'cifar10' is not on this machine" in note for note in report.notes)
+    assert "Results" in report.html and "Who holds what" not in report.html
+
+
+def test_other_data_than_was_trained_on_is_not_drawn(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(comparison / "fedgela/seed-0", folder)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"data_fingerprint": "0" * 16}))
+    report = make_report([folder])
+    assert any("not what the run was trained on" in note for note in report.notes)
+    assert not any("Confusion" in picture.title for picture in report.pictures)
+
+
+def test_a_damaged_model_is_noted(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(comparison / "fedgela/seed-0", folder)
+    (path,) = (folder / "models").glob("global-last.*")
+    path.write_bytes(path.read_bytes()[:-8])
+    report = make_report([folder])
+    assert any(path.name in note for note in report.notes)
+    titles = [picture.title for picture in report.pictures]
+    assert any("GA: the global" in t for t in titles) and not any("Confusion" in t for t in titles)
+
+
+def test_a_broken_run_among_others_is_noted(made_run: Callable[..., Path]) -> None:
+    folder = made_run("good", [50.0])
+    bad = made_run("bad", [50.0])
+    (bad / "config.toml").write_text("rounds = 'many'\n")
+    report = make_report([folder.parent])
+    assert len(report.runs) == 1 and any(str(bad) in note for note in report.notes)
+    with pytest.raises(UserError, match="rounds"):
+        make_report([bad])
+
+
+def test_folders_without_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, words in (("none", "no such folder"), ("file", "is a file"), ("empty", "there is no run")):
+        with pytest.raises(UserError, match=words) as error:
+            make_report([tmp_path / name])
+        assert len(str(error.value).splitlines()) == 1 and str(tmp_path / name) in str(error.value)
+
+
+def test_names_are_text_not_markup(made_run: Callable[..., Path]) -> None:
+    folder = made_run("a<b>&c", [50.0])
+    (folder / "metrics.jsonl").write_text("<script>\n")
+    page = read(make_report([folder]).html)
+    assert len(page.find("script")) == 1
+    assert any("a<b>&c" in item.text() for item in page.find("li"))
+
+
+def test_a_comparisons_failures_are_told(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "comparison"
+    shutil.copytree(comparison / "fedavg", folder / "fedavg")
+    (folder / "table.json").write_text(json.dumps([{"algorithm": "moon", "errors": {"0": "out of memory"}}]))
+    assert "moon, seed 0: failed: out of memory" in make_report([folder]).notes

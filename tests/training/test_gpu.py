@@ -1,0 +1,149 @@
+"""What only a GPU can show: captured lanes give the eager engine's result, and our kernels torch's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgela.algorithms import ALGORITHMS
+from fedgela.training import LaneEngine
+from helpers import serve, tiny
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Any:
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
+def settings(method: str, **changes: Any) -> dict[str, Any]:
+    algorithm: Any = {"name": "fedgen", "alpha": 0.1, "beta": 0.1} if method == "fedgen" else method
+    return {
+        "algorithm": algorithm,
+        "partition": "dirichlet:0.3",
+        "min_samples": 2,
+        "epochs": 2,
+        "sample": 3,
+        "device": "cuda:0",
+        "precision": "fp32",
+        "schedule": "exponential:0.5",
+    } | changes
+
+
+@pytest.mark.parametrize("ways", [(1, 1), (3, 1), (2, 2)], ids=lambda ways: f"{ways[0]} x {ways[1]}")
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_lanes_give_the_eager_engines_result(npz: Path, method: str, ways: tuple[int, int]) -> None:
+    plain = serve(tiny(npz, engine="eager", **settings(method)))
+    fast = serve(tiny(npz, lanes=ways[0], width=ways[1], **settings(method)))
+    assert isinstance(fast.engine, LaneEngine)
+    a, b = plain.begin(), fast.begin()
+    for _ in range(3):
+        one, two = plain.step(a), fast.step(b)
+        assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
+    for name, value in a.server.model.items():
+        torch.testing.assert_close(b.server.model[name], value, rtol=1e-3, atol=1e-5)
+    assert all(lane.graphs for lane in fast.engine.lanes)
+    moves = [move for lane in fast.engine.lanes for move in lane.moves.values()]
+    assert moves and all(move.graph is not None for move in moves)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"model": "resnet18"},
+    {"optimizer": "adam", "lr": 0.001},
+    {"clip_norm": 0.1},
+    {"augment": True},
+    {"compile": True},
+]
+
+
+@pytest.mark.parametrize("changes", OTHERS, ids=str)
+def test_other_settings_too(npz32: Path, changes: dict[str, Any]) -> None:
+    changes = {"model": "simple-cnn", **changes}
+    plain = serve(tiny(npz32, engine="eager", **settings("fedavg", **{**changes, "compile": None})))
+    fast = serve(tiny(npz32, lanes=2, width=1, **settings("fedavg", **changes)))
+    a, b = plain.begin(), fast.begin()
+    for _ in range(2):
+        one, two = plain.step(a), fast.step(b)
+        assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-3)
+
+
+def test_one_lane_or_ten_give_the_same_metrics(npz: Path) -> None:
+    records = []
+    for lanes in (1, 10):
+        server = serve(tiny(npz, lanes=lanes, width=1, **settings("fedgela", sample=4)))
+        progress = server.begin()
+        records.append([server.step(progress) for _ in range(3)])
+    for one, ten in zip(*records, strict=True):
+        assert one["GA"] == ten["GA"] and one["PA"] == ten["PA"]
+        assert one["train_loss"] == pytest.approx(ten["train_loss"], rel=1e-6)
+
+
+def test_bf16_keeps_masters_head_and_loss_in_fp32(npz32: Path) -> None:
+    fp32 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela")))
+    bf16 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela", precision=None)))
+    assert bf16.experiment.precision == "bf16"
+    a, b = fp32.begin(), bf16.begin()
+    one, two = fp32.step(a), bf16.step(b)
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=0.1)
+    assert two["train_loss"] != one["train_loss"]
+    assert {value.dtype for value in b.server.model.values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_lanes_stop_where_the_memory_ends(npz32: Path) -> None:
+    notes: list[str] = []
+    server = serve(
+        tiny(npz32, model="resnet18", lanes=4, width=1, **settings("fedavg", sample=4, batch_size=15))
+    )
+    engine = server.engine
+    assert isinstance(engine, LaneEngine)
+    engine.note = notes.append
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(free - int(1.5e9), dtype=torch.uint8, device="cuda")
+    record = server.step(server.begin())
+    assert record["GA"] is not None
+    assert 1 <= len(engine.lanes) < 4
+    assert any("memory" in note for note in notes)
+    del ballast
+
+
+SHAPES = [(1, 7, 3, 32, 6, 5, 0), (4, 10, 6, 14, 16, 5, 0), (3, 5, 1, 10, 16, 3, 1), (2, 9, 16, 6, 32, 3, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from fedgela.training.stacking import convolve
+
+    torch.backends.cudnn.allow_tf32 = False
+    G, B, C, H, outputs, k, padding = shape
+    torch.manual_seed(0)
+    x = torch.randn(G, B, C, H, H, device="cuda", dtype=dtype, requires_grad=True)
+    w = torch.randn(G, outputs, C, k, k, device="cuda", dtype=dtype, requires_grad=True)
+    b = torch.randn(G, outputs, device="cuda", dtype=dtype, requires_grad=True)
+
+    def reference(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.stack(
+            [F.conv2d(x[g].float(), w[g].float(), b[g].float(), padding=padding) for g in range(G)]
+        )
+
+    def close(mine: Tensor, theirs: Tensor) -> None:
+        scale = theirs.float().abs().max().item()
+        limit = 1e-5 if dtype == torch.float32 else 1e-2
+        assert (mine.float() - theirs.float()).abs().max().item() < limit * scale
+
+    y, expected = convolve(x, w, b, padding), reference(x, w, b)
+    close(y, expected)
+    slope = torch.randn_like(expected).to(dtype)
+    ours = torch.autograd.grad(y, (x, w, b), slope)
+    theirs = torch.autograd.grad(expected, (x, w, b), slope.float())
+    for one, other in zip(ours, theirs, strict=True):
+        close(one, other)
+    again = torch.autograd.grad(convolve(x, w, b, padding), (x, w, b), slope)
+    assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
