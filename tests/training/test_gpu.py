@@ -147,3 +147,20 @@ def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -
         close(one, other)
     again = torch.autograd.grad(convolve(x, w, b, padding), (x, w, b), slope)
     assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_our_pooling_is_torchs(dtype: torch.dtype) -> None:
+    from fedgela.training.stacking import pool
+
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, (4, 3, 7, 10), device="cuda").to(dtype)  # with many equal pixels, and an odd row
+    x[0, 0, 1, 1] = torch.nan
+    x.requires_grad_()
+    y, expected = pool(x)[0], F.max_pool2d(x, 2)
+    torch.testing.assert_close(y, expected, equal_nan=True, rtol=0, atol=0)
+    slope = torch.randn_like(expected)
+    [ours], [theirs] = (torch.autograd.grad(value, x, slope) for value in (y, expected))
+    assert torch.equal(ours, theirs)
+    stacked = torch.func.vmap(lambda image: pool(image)[0])(x.detach())
+    torch.testing.assert_close(stacked, expected, equal_nan=True, rtol=0, atol=0)

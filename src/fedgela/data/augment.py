@@ -31,5 +31,9 @@ def crop_flip_rotate(images: Tensor, draw: Tensor) -> Tensor:
         torch.stack([flip * cos, -flip * sin * h / w, 2 * shift[:, 0] / w], dim=1),
         torch.stack([sin * w / h, cos, 2 * shift[:, 1] / h], dim=1),
     ]
-    grid = F.affine_grid(torch.stack(rows, dim=1), [B, 1, h, w], align_corners=False)
+    # F.affine_grid, for which vmap has no rule, written out
+    x = ((2 * torch.arange(w, device=images.device) + 1) / w - 1).expand(h, w)
+    y = ((2 * torch.arange(h, device=images.device) + 1) / h - 1)[:, None].expand(h, w)
+    pixels = torch.stack([x, y, torch.ones_like(x)], dim=2).view(h * w, 3)
+    grid = (pixels @ torch.stack(rows, dim=1).mT).view(B, h, w, 2)
     return F.grid_sample(images.float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)

@@ -25,6 +25,7 @@ TINY_STEP_CPU, TINY_STEP_GPU = 3e7, 5e9
 WIDEST_CPU, WIDEST_GPU = 8, 16
 GPU_LANES = 4  # more of them only take memory
 WORTH_WORKERS = 2e10  # operations of a run, about a second of it
+ONE_BY_ONE = ("eager", "flower-simulation")  # in a process; Flower has processes of its own
 SECONDS_WORTH_COMPILING = 300.0
 OPERATIONS_A_SECOND = 2e14  # of a busy GPU
 
@@ -58,7 +59,7 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     gpu = torch.device(e.device).type == "cuda"
     engine = "lanes" if e.engine == "auto" else e.engine
     work = _work(e, net, federation)
-    lanes, width = (1, 1) if engine == "eager" else (_on_gpu if gpu else _on_cpu)(e, net, work)
+    lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
     lanes, width = e.lanes or lanes, e.width or width
     compiled = e.compile
     if compiled is None:
@@ -70,7 +71,7 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
         lanes=lanes,
         width=width,
         compile=compiled and engine == "lanes",
-        precision=e.precision or ("bf16" if gpu and engine == "lanes" else "fp32"),
+        precision=e.precision or ("bf16" if gpu and engine != "eager" else "fp32"),
         threads=e.threads or (1 if alone and not gpu else cores()),
     )
 

@@ -33,6 +33,7 @@ class Recipe:
     optimiser: Optimiser
     batch_size: int
     compiled: bool = False
+    note: Callable[[str], None] = lambda text: None
     losses: dict[object, Callable[..., Tensor]] = field(default_factory=dict)  # compiled, by method
     labels: Tensor = field(init=False)  # on the CPU
 
@@ -43,11 +44,23 @@ class Recipe:
         self, objective: "Objective", function: Callable[..., Tensor], stacked: bool
     ) -> Callable[..., Tensor]:
         """One compiled function for all lanes: they differ in the tensors that they give it only, and,
-        stacked, in the number of clients."""
+        stacked, in the number of clients. What cannot be compiled runs as it is."""
         key = _identity(objective.loss)
         if key not in self.losses:
             torch._dynamo.config.recompile_limit = 64  # one for each phase, and each number of clients
-            self.losses[key] = torch.compile(function, fullgraph=True, dynamic=None if stacked else False)
+            compiled = torch.compile(function, fullgraph=True, dynamic=None if stacked else False)
+
+            def with_a_way_out(*arguments: Any) -> Tensor:
+                if self.losses[key] is not with_a_way_out:
+                    return function(*arguments)
+                try:
+                    return compiled(*arguments)
+                except torch._dynamo.exc.TorchDynamoException as error:
+                    self.losses[key] = function
+                    self.note(f"this model cannot be compiled and runs as it is ({_first_line(error)})")
+                    return function(*arguments)
+
+            self.losses[key] = with_a_way_out
         return self.losses[key]
 
 
@@ -191,10 +204,23 @@ class Lane:
     def _move(self, loss: Loss, trains: tuple[str, ...], v: int, batch: int) -> "_Move":
         key = (_identity(loss), trains, v, batch)
         if key not in self.moves:
-            self.moves[key] = move = _Move(self, loss, trains, v, batch)
-            if self.graphs and len(self.moves) <= MOST_GRAPHS:
-                move.capture()
+            move = _Move(self, loss, trains, v, batch)
+            if self.graphs and len(self.moves) < MOST_GRAPHS:
+                self._capture(move)
+            self.moves[key] = move
         return self.moves[key]
+
+    def _capture(self, move: "_Move") -> None:
+        try:
+            move.capture()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.graphs = False
+            self.recipe.note(
+                f"this model cannot be captured as a CUDA graph: its steps are launched one by one "
+                f"({_first_line(error)})"
+            )
 
 
 class _Move:
@@ -346,6 +372,10 @@ def _rows(value: Tensor, width: int) -> Tensor:
     back = [1 + order.index(i) for i in range(value.dim())]
     dense = value.detach().permute(order)
     return dense.expand(width, *dense.shape).clone().permute(0, *back)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _here(state: State, device: torch.device) -> State:

@@ -78,12 +78,22 @@ class LaneEngine:
         self.width = width
         self.note = note
         self.recipes = [
-            Recipe(_on(net, device, width), data.to(device, width > 1), optimiser, batch_size, compiled)
+            Recipe(
+                _on(net, device, width),
+                data.to(device, width > 1),
+                optimiser,
+                batch_size,
+                compiled,
+                self._note,
+            )
             for device in self.devices
         ]
         self.lanes: list[Lane] = []
         on_gpu = self.device.type == "cuda"
         self.evaluation_batch = self.EVALUATION_BATCH_GPU if on_gpu else self.EVALUATION_BATCH
+
+    def _note(self, text: str) -> None:
+        self.note(text)
 
     # -- training ----------------------------------------------------------------------------------
 

@@ -130,6 +130,64 @@ def fits(layer: nn.Conv2d) -> bool:
     )
 
 
+# -- pooling ---------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("fedgela::pool", mutates_args=())
+def pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """2x2 max pooling of [..., H, W], and which pixel of each window it took, int8."""
+    from fedgela.training import triton_kernels
+
+    return triton_kernels.pool(x)
+
+
+@pool.register_fake
+def _(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
+    return y, torch.empty_like(y, dtype=torch.int8)
+
+
+@torch.library.custom_op("fedgela::pool_gradient", mutates_args=())
+def pool_gradient(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    from fedgela.training import triton_kernels
+
+    return triton_kernels.pool_gradient(dy, which, H, W)
+
+
+@pool_gradient.register_fake
+def _(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    return dy.new_empty(*dy.shape[:-2], H, W)
+
+
+def _setup_pool(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.size = inputs[0].shape[-2:]
+
+
+def _pool_gradient(ctx: Any, dy: Tensor, _: Tensor) -> Tensor:
+    [which] = ctx.saved_tensors
+    dx: Tensor = pool_gradient(dy, which, *ctx.size)
+    return dx
+
+
+pool.register_autograd(_pool_gradient, setup_context=_setup_pool)
+# images are pooled one by one: clients are only more of them
+torch.library.register_vmap("fedgela::pool", lambda info, dims, x: (pool(x.movedim(dims[0], 0)), (0, 0)))
+
+
+class ClientMaxPool2d(nn.MaxPool2d):
+    """nn.MaxPool2d by `pool` on a GPU; elsewhere itself."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return pool(input)[0] if input.is_cuda else super().forward(input)
+
+
+def halves(layer: nn.MaxPool2d) -> bool:
+    """Whether it is the usual 2x2 pooling."""
+    plain = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return plain == (2, 2, 0, 1) and not layer.ceil_mode and not layer.return_indices
+
+
 # -- linear layers ---------------------------------------------------------------------------------
 
 
@@ -190,8 +248,11 @@ class ClientLinear(nn.Linear):
 
 def make_stackable(net: nn.Module) -> None:
     """Let the net's layers run by the ones of this file, where they can."""
+    kernels = importlib.util.find_spec("triton") is not None
     for part in net.modules():
-        if type(part) is nn.Conv2d and fits(part) and importlib.util.find_spec("triton") is not None:
+        if type(part) is nn.Conv2d and kernels and fits(part):
             part.__class__ = ClientConv2d
+        elif type(part) is nn.MaxPool2d and kernels and halves(part):
+            part.__class__ = ClientMaxPool2d
         elif type(part) is nn.Linear:
             part.__class__ = ClientLinear

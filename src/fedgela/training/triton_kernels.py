@@ -1,5 +1,9 @@
-"""GPU kernels of `stacking.convolve`: direct for few output channels, else as a product with the unfolded
-image, whose columns are gathered on the way and never written. Sums are in float32."""
+"""GPU kernels of stacking.py.
+
+Convolutions are direct for few output channels, else a product with the unfolded image, whose columns are
+gathered on the way and never written; their sums are in float32. Pooling keeps which pixel of a window was
+the largest, so that its gradient is one write to every pixel.
+"""
 
 from typing import Any
 
@@ -137,6 +141,33 @@ def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.const
     tl.store(dbias + go, total.to(dbias.dtype.element_ty), mask=(n < size) & last)
 
 
+@triton.jit
+def _largest(x, y, which, size, H, W, OH, OW, BLOCK: tl.constexpr):
+    """Of windows of 2x2; of equal pixels the first, and a NaN is the largest, as torch has it."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, i, j)
+    corner = n // (OH * OW) * (H * W) + n // OW % OH * 2 * W + n % OW * 2
+    best = tl.load(x + corner, mask=n < size, other=0.0).to(tl.float32)
+    found = tl.zeros((BLOCK,), dtype=tl.int8)
+    for k in tl.static_range(1, 4):
+        pixel = tl.load(x + corner + k // 2 * W + k % 2, mask=n < size, other=0.0).to(tl.float32)
+        better = (pixel > best) | (pixel != pixel)
+        best = tl.where(better, pixel, best)
+        found = tl.where(better, k, found).to(tl.int8)
+    tl.store(y + n, best.to(y.dtype.element_ty), mask=n < size)
+    tl.store(which + n, found, mask=n < size)
+
+
+@triton.jit
+def _back_to_largest(dy, which, dx, size, H, W, OH, OW, BLOCK: tl.constexpr):
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, row, column) of x
+    row, column = n // W % H, n % W
+    inside = (n < size) & (row // 2 < OH) & (column // 2 < OW)  # an odd row or column is in no window
+    window = n // (H * W) * (OH * OW) + row // 2 * OW + column // 2
+    chosen = tl.load(which + window, mask=inside, other=-1)
+    slope = tl.load(dy + window, mask=inside, other=0.0)
+    tl.store(dx + n, tl.where(chosen == row % 2 * 2 + column % 2, slope, 0.0), mask=n < size)
+
+
 def _exact(x: Tensor) -> bool:
     """float32 is float32, unless the user has allowed TF32 for convolutions."""
     return x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
@@ -190,3 +221,25 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tupl
     kernel, size = _sum_of_chunks, G * N * columns
     kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
     return dweight, dbias
+
+
+POOL_BLOCK = 512
+
+
+def pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """2x2 max pooling of [..., H, W], and which pixel of each window it took."""
+    *images, H, W = x.shape
+    y = torch.empty(*images, H // 2, W // 2, device=x.device, dtype=x.dtype)
+    which = torch.empty_like(y, dtype=torch.int8)
+    kernel: Any = _largest
+    grid = (triton.cdiv(y.numel(), POOL_BLOCK),)
+    kernel[grid](x.contiguous(), y, which, y.numel(), H, W, H // 2, W // 2, POOL_BLOCK)
+    return y, which
+
+
+def pool_gradient(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
+    dx = torch.empty(*dy.shape[:-2], H, W, device=dy.device, dtype=dy.dtype)
+    kernel: Any = _back_to_largest
+    grid = (triton.cdiv(dx.numel(), POOL_BLOCK),)
+    kernel[grid](dy.contiguous(), which, dx, dx.numel(), H, W, *dy.shape[-2:], POOL_BLOCK)
+    return dx
