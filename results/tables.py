@@ -116,6 +116,80 @@ def burden() -> list[str]:
     return lines([Burden(**row) for row in json.loads((ROOT / "results/burden.json").read_text())])
 
 
+def _data(name: str) -> dict:
+    return json.loads((ROOT / f"results/{name}.json").read_text())
+
+
+def gpu_rounds() -> list[str]:
+    """The fastest of each way to train, and the plain engine's best, in each model's last run."""
+    rows = [row for row in _data("gpu_rounds")["rows"] if row["method"] == "fedavg"]
+    lines = [
+        "| model | engine | lanes x width | compiled | precision | images/s, whole rounds | training alone |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    best: dict[tuple, dict] = {}
+    for row in rows:
+        key = (row["model"], row["engine"], row["compile"], row["precision"])
+        if key not in best or best[key]["images_per_second"] < row["images_per_second"]:
+            best[key] = row
+    for (model, engine, compiled, precision), row in sorted(best.items(), key=lambda item: str(item[0])):
+        speed, alone = row["images_per_second"], row["training_images_per_second"]
+        lines.append(
+            f"| {model} | {engine} | {row['lanes']} x {row['width']} | {'yes' if compiled else 'no'} "
+            f"| {precision} | {speed / 1e3:,.1f} k | {alone / 1e3:,.1f} k |"
+        )
+    return lines
+
+
+def precision() -> list[str]:
+    """bf16 against fp32 at the last round, by method: every seed, mean and standard deviation."""
+    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in _data("precision"):
+        groups[row["method"], row["precision"]].append(row)
+    seeds = sorted(set.intersection(*({row["seed"] for row in rows} for rows in groups.values())))
+    lines = [
+        f"| method | precision | GA, seeds {', '.join(map(str, seeds))} | GA mean ± std | local accuracy |"
+    ]
+    lines.append("|---|---|---|---|---|")
+    for (method, kind), rows in sorted(groups.items()):
+        rows = [row for row in rows if row["seed"] in seeds]
+        GA, PA = ([row[metric] for row in rows] for metric in ("GA", "PA"))
+        shown = ", ".join(f"{value:.1f}" for value in GA)
+        spread = f"{statistics.fmean(GA):.2f} ± {statistics.stdev(GA):.2f}"
+        local = f"{statistics.fmean(PA):.2f} ± {statistics.stdev(PA):.2f}"
+        lines.append(f"| {method} | {kind} | {shown} | {spread} | {local} |")
+    return lines
+
+
+def bench(name: str) -> list[str]:
+    lines = [
+        "| workload | engine | samples/s | times the plain loop | middle half | start, s | memory, MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in _data(name):
+        low, high = row.get("ratio_low"), row.get("ratio_high")
+        middle = f"{low:.2f} to {high:.2f}" if low is not None and high is not None else ""
+        lines.append(
+            f"| {row['workload']} | {row['engine']} | {row['samples_per_second']:,.0f} "
+            f"| {row['ratio_to_plain']:.2f} | {middle} | {row['start_seconds']:.1f} "
+            f"| {row['peak_memory'] / 1e6:,.0f} |"
+        )
+    return lines
+
+
+def growth() -> list[str]:
+    lines = [
+        "| clients | samples | start, s | a round, s | a round with evaluation, s | memory, GB |",
+        "|---|---|---|---|---|---|",
+    ]
+    return lines + [
+        f"| {row['clients']:,} | {row['samples']:,} | {row['start_seconds']:.1f} "
+        f"| {row['round_seconds']:.2f} | {row['evaluated_round_seconds']:.2f} "
+        f"| {row['peak_memory_gb']:.2f} |"
+        for row in _data("growth")
+    ]
+
+
 def render(marker: str) -> list[str]:
     name, *rest = marker.split()
     if name == "demo":
@@ -124,6 +198,10 @@ def render(marker: str) -> list[str]:
         return keys()
     if name == "burden":
         return burden()
+    if name in ("gpu-rounds", "precision", "growth"):
+        return {"gpu-rounds": gpu_rounds, "precision": precision, "growth": growth}[name]()
+    if name == "bench":
+        return bench(rest[0])
     if name == "digits-demo":
         return over_seeds("digits-demo-first", "digits-demo-second", top=3)
     if name == "digits-20-rounds":

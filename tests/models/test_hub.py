@@ -210,3 +210,10 @@ def test_methods_train_it_and_its_dropout_is_addressed(
     (tmp_path / "b" / "result.json").unlink()
     resume(tmp_path / "b")
     assert outcome_of(tmp_path / "a") == outcome_of(tmp_path / "b")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be reached: .*refused"):
+        build_net("hf:someone/some-model", InputSpec("image", (3, 32, 32), 0), 4, lambda: nn.Linear(4, 3), 0)

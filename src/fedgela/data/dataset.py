@@ -43,6 +43,10 @@ class Dataset:
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the training samples, by channel of images scaled to [0, 1] or by
         feature. What is constant becomes zero instead of NaN."""
+        return mean_and_deviation(*self.sums())
+
+    def sums(self) -> tuple[Tensor, Tensor, int]:
+        """By channel or feature: the sum of the values, the sum of their squares, and how many there are."""
         x = self.x_train
         axes = (0, 2, 3) if self.kind == "image" else (0,)
         count = x.numel() // x.shape[1]
@@ -51,9 +55,7 @@ class Dataset:
             values = part.double() / 255 if self.kind == "image" else part.double()
             total += values.sum(dim=axes)
             squares += values.square().sum(dim=axes)
-        mean = total / count
-        std = (squares / count - mean.square()).clamp(min=0).sqrt()
-        return mean.float(), torch.where(std > 1e-6 * (1 + mean.abs()), std, 1.0).float()
+        return total, squares, count
 
     @cached_property
     def fingerprint(self) -> str:
@@ -97,6 +99,13 @@ class Dataset:
         if "statistics" in self.__dict__:  # worked out already: not once more
             moved.__dict__["statistics"] = tuple(value.to(device) for value in self.statistics)
         return moved
+
+
+def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Of such sums, which may be of several clients; a deviation of zero becomes one."""
+    mean = total / count
+    std = (squares / count - mean.square()).clamp(min=0).sqrt()
+    return mean.float(), torch.where(std > 1e-6 * (1 + mean.abs()), std, 1.0).float()
 
 
 def make_dataset(

@@ -1,9 +1,6 @@
 """Fetching a data set of the catalogue from the Hugging Face hub, as the arrays of its .npz."""
 
 import os
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ from fedgela.data.images import decode
 from fedgela.data.split import every_fifth
 from fedgela.data.text import LENGTH
 from fedgela.randomness import numpy_generator
+from fedgela.reachable import why_unreachable
 
-REACHABLE_WITHIN = 10.0  # seconds
 BATCH = 1000
 Arrays = dict[str, np.ndarray]
 
@@ -57,19 +54,9 @@ def _table(source: Source) -> Any:
 
 
 def _check_reachable() -> None:
-    """Ask once, quickly: left alone, `datasets` tries five times and writes of each."""
-    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
-        return  # the user says that it lies in the cache of `datasets`
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        request = urllib.request.Request(endpoint, method="HEAD")
-        urllib.request.urlopen(request, timeout=REACHABLE_WITHIN).close()
-    except urllib.error.HTTPError:
-        pass  # it answers
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if not isinstance(reason, ssl.SSLError):  # `datasets` may know other certificates
-            raise HubError(f"{endpoint} cannot be reached: {reason}") from None
+    offline = why_unreachable()
+    if offline is not None and "HF_HUB_OFFLINE" not in offline:  # else it may lie in the libraries' cache
+        raise HubError(offline)
 
 
 def _batches(part: Any, what: str) -> Iterator[dict[str, list[Any]]]:

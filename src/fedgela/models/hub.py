@@ -15,6 +15,7 @@ from fedgela.errors import UserError
 from fedgela.imports import told
 from fedgela.inputs import InputSpec
 from fedgela.models.net import Backbone, needs
+from fedgela.reachable import why_unreachable
 
 PREFIX = "hf:"
 SHORT_NAMES = {"efficientnet-b0": "google/efficientnet-b0"}  # the paper's, for Fed-ISIC2019
@@ -119,16 +120,22 @@ def hub_backbone(name: str, spec: InputSpec, pretrained: bool, weights: str | No
     if weights is not None and not Path(weights).is_dir():
         pretrained, weights = False, None
     source = weights or hub_id(name)
+    offline = None if Path(source).is_dir() else why_unreachable()
+    fetching = {"local_files_only": offline is not None}  # what has been fetched before is there without it
     try:
         if pretrained or weights:
-            model, loaded = AutoModel.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+            model, loaded = AutoModel.from_pretrained(
+                source, dtype=torch.float32, output_loading_info=True, **fetching
+            )
             _check_complete(name, source, loaded["missing_keys"])
         else:
             known = KNOWN_CONFIGS.get(source)
-            config = AutoConfig.for_model(**known) if known else AutoConfig.from_pretrained(source)
+            fetch = AutoConfig.from_pretrained
+            config = AutoConfig.for_model(**known) if known else fetch(source, **fetching)
             model = AutoModel.from_config(config, dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise _unavailable(name, source, error, pretrained or weights is not None) from None
+        reason = offline or (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise _unavailable(name, source, reason, pretrained or weights is not None) from None
     return HubBackbone(name, spec, model)
 
 
@@ -140,8 +147,7 @@ def _check_complete(name: str, source: str, missing: list[str] | set[str]) -> No
         )
 
 
-def _unavailable(name: str, source: str, error: Exception, with_weights: bool) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+def _unavailable(name: str, source: str, reason: str, with_weights: bool) -> UserError:
     what = "weights" if with_weights else "config"
     go_on = "--set weights=PATH takes a folder of save_pretrained or a .safetensors file"
     if not with_weights:
