@@ -112,7 +112,7 @@ def metrics_of(folder: Path) -> str:
 def outcome_of(folder: Path) -> dict[str, Any]:
     """All that a finished run must reproduce to the bit. Model files carry their checksum in the name."""
     result = json.loads((folder / "result.json").read_text())
-    del result["wall_seconds"]
+    del result["wall_seconds"], result["peak_memory_bytes"]
     return {
         "result": result,
         "metrics": metrics_of(folder),

@@ -54,6 +54,7 @@ def write_config(npz: Path, path: Path, **changes: Any) -> Path:
 
 # arguments after 'run --out out', and what the complaint must say
 MISTAKES = {
+    "unknown measure": (["--track", "angels"], r"'angels' cannot be tracked \(did you mean 'angles'\?\)"),
     "unknown key": (["--set", "ronds=3"], r"no key 'ronds' \(did you mean 'rounds'\?\)"),
     "unknown key of the method": (
         ["--set", "algorithm.E_V=3"],

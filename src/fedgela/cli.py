@@ -1,5 +1,6 @@
 """The commands, thin."""
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 
 import fedgela
 from fedgela.errors import UserError
+from fedgela.flower.cli import app as federation_commands
 
 if TYPE_CHECKING:
     from fedgela.config import Experiment
@@ -20,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning when clients hold only some of the classes.",
 )
+app.add_typer(federation_commands, name="federation")
 
 Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an experiment in TOML")]
 Out = Annotated[Path, typer.Option("--out", help="the folder to write into")]
@@ -45,6 +48,14 @@ BatchSize = Annotated[int | None, typer.Option()]
 LearningRate = Annotated[float | None, typer.Option("--lr")]
 Seeds = Annotated[str | None, typer.Option(help="one seed or several, by comma: 0,1,2")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+EngineName = Annotated[str | None, typer.Option(help="auto, lanes, eager or flower-simulation")]
+Track = Annotated[
+    str | None, typer.Option(help="measured every evaluated round, by comma: angles, collapse, gradients")
+]
+TensorBoard = Annotated[
+    bool | None,
+    typer.Option("--tensorboard/--no-tensorboard", help="events in the run's folder, for TensorBoard"),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key of the config")
 ]
@@ -55,7 +66,7 @@ def _table(context: typer.Context) -> dict[str, Any]:
     from fedgela.config import Experiment, read_toml, set_key
 
     given = {key: value for key, value in context.params.items() if value is not None}
-    table = read_toml(given["config"]) if "config" in given else {}
+    table = read_toml(Path(given["config"])) if "config" in given else {}  # older typer keeps it a string
     if "algorithm" in given:
         held = table.get("algorithm")
         # the config's own settings of a method hold only for that method
@@ -111,6 +122,9 @@ def run(
     lr: LearningRate = None,
     seeds: Seeds = None,
     device: Device = None,
+    engine: EngineName = None,
+    track: Track = None,
+    tensorboard: TensorBoard = None,
     set_: Set = None,
 ) -> None:
     """Train one method, on one seed or several, into a folder."""
@@ -134,7 +148,7 @@ def run(
 
 
 @app.command()
-def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> None:
+def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")], tensorboard: TensorBoard = None) -> None:
     """Continue a run after any interruption; it ends as if it had never been interrupted."""
     from fedgela.progress import make_view
     from fedgela.runs import resume as resume_run
@@ -143,7 +157,8 @@ def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> None:
     console = Console()
     with make_view(console) as view:
         several = holds_seeds(folder)
-        result = resume_seeds(folder, view) if several else resume_run(folder, view)
+        go_on = resume_seeds if several else resume_run
+        result = go_on(folder, view, tensorboard)
     _print_result(result, folder)
 
 
@@ -166,6 +181,8 @@ def compare(
     lr: LearningRate = None,
     seeds: Seeds = None,
     device: Device = None,
+    track: Track = None,
+    tensorboard: TensorBoard = None,
     set_: Set = None,
 ) -> None:
     """Train several methods on the same federation, and print one table."""
@@ -361,6 +378,19 @@ def report(
 
 
 @app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a run, seeds of one, or a comparison")],
+    once: Annotated[bool, typer.Option("--once", help="say how it stands, and end")] = False,
+    every: Annotated[float, typer.Option(min=0.05, max=3600.0, help="seconds between looks")] = 1.0,
+) -> None:
+    """Show how running or finished runs get on, from their files; ends when they end."""
+    from fedgela.watch import Watcher
+    from fedgela.watch_view import watch as show
+
+    show(Watcher(folder), Console(), once, every)
+
+
+@app.command()
 def bench(
     workload: Annotated[
         str | None, typer.Option(help="digits, simple-cnn or resnet18, by comma; by default by the device")
@@ -398,6 +428,91 @@ def bench(
         write_json(out, benchmark.to_json(rows))
         print(f"written to {out}")
     if any(row.error and not benchmark.ENGINES[row.engine].is_peer for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="tables and figures by name; with --add, folders of runs"),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="what there is, and what the ledger has")] = False,
+    table: Annotated[bool, typer.Option("--table", help="write the paper's tables with ours beside")] = False,
+    add: Annotated[bool, typer.Option("--add", help="take finished runs, or a ledger's lines, over")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="tell the seconds that it takes; run nothing")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="every cell at tiny size on made-up data")] = False,
+    dataset: Annotated[str | None, typer.Option(help="of the tables' data sets, this one")] = None,
+    setting: Annotated[str | None, typer.Option(help="of the tables' settings these, by comma")] = None,
+    methods: Annotated[str | None, typer.Option(help="of the tables' methods these, by comma")] = None,
+    seeds: Seeds = None,
+    ledger: Annotated[Path, typer.Option(help="the ledger, JSON lines")] = Path("results/ledger.jsonl"),
+    out: Annotated[Path, typer.Option("--out", help="the folder of the runs")] = Path("runs/reproduce"),
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="fewer than the paper's; the table says so")
+    ] = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    data_note: Annotated[
+        str | None, typer.Option(help="what differs in the data from what the paper names, for the table")
+    ] = None,
+    device: Device = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="seconds; stops between rounds, the same command goes on")
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="with --add: the cell that the runs count for")] = None,
+    images_per_second: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL=VALUE", help="for --plan; by default the ledger's")
+    ] = None,
+    page: Annotated[Path, typer.Option(help="where --table writes")] = Path("docs/reproduction.md"),
+    html: Annotated[Path | None, typer.Option(help="with --table: the same in colours")] = None,
+) -> None:
+    """Run cells of the paper's tables, keep them in a ledger, and show them beside the paper's numbers."""
+    from fedgela.reproduce import command, listing, planning
+    from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.tasks import tasks_of
+
+    asked = {"--list": list_, "--table": table, "--add": add, "--plan": plan, "--smoke": smoke}
+    if sum(asked.values()) > 1:
+        raise UserError(f"{' and '.join(name for name, on in asked.items() if on)}: one at a time")
+    named = names or []
+    if add:
+        lines, refused = command.add([Path(name) for name in named], ledger, cell, data_note)
+        print("\n".join(lines))
+        raise typer.Exit(1 if refused else 0)
+    if cell is not None:
+        raise UserError("--cell goes with --add")
+    if table:
+        command.write_page(ledger, page, html)
+        print(f"written to {page}" + (f" and {html}" if html is not None else ""))
+        return
+    chosen = command.chosen_cells(named, dataset, setting, _names(methods))
+    if list_:
+        entries = read_ledger(ledger)
+        for name in named:
+            print("\n".join(listing.list_table(name, entries)))
+        if not named:
+            print("\n".join(listing.list_tables(entries)))
+        return
+    if smoke:
+        outcome = command.smoke(chosen)[0]
+        print(f"{len(outcome.added)} runs work, {len(outcome.failed)} do not")
+        raise typer.Exit(1 if outcome.failed else 0)
+    if not (named or plan):
+        raise UserError("name a table, such as main; 'fedgela reproduce --list' shows all")
+    if not chosen:
+        raise UserError("no cell of the paper fits; 'fedgela reproduce --list TABLE' shows a table's")
+    changes = [f"rounds={rounds}"] if rounds is not None else []
+    for key, value in (("data_dir", data_dir), ("device", device)):
+        changes += [f"{key}={json.dumps(value)}"] if value is not None else []
+    tasks = tasks_of(chosen, _seeds(seeds) or [0], [*changes, *(set_ or [])])
+    if plan:
+        rates = planning.parse_rates(images_per_second or [])
+        print("\n".join(planning.plan(tasks, read_ledger(ledger), rates)))
+        return
+    outcome, lines = command.run(tasks, out, ledger, budget, data_note)
+    print("\n".join(lines))
+    if outcome.failed:
         raise typer.Exit(1)
 
 

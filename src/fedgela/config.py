@@ -67,6 +67,21 @@ def _algorithm_table(algorithm: FedAvg) -> dict[str, Any]:
     return {"name": name_of(algorithm), **dataclasses.asdict(algorithm)}
 
 
+TRACKED = ("angles", "collapse", "gradients")
+
+
+def tracked_names(value: object) -> tuple[str, ...]:
+    """What to track, of a list or a string with commas: each once, in the order of TRACKED."""
+    listed = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"give a list of {', '.join(TRACKED)}, not {_shown(value)}")
+    for name in listed:
+        if name not in TRACKED:
+            hint = did_you_mean(name, TRACKED) if isinstance(name, str) else ""
+            raise ValueError(f"{_shown(name)} cannot be tracked{hint}; there are {', '.join(TRACKED)}")
+    return tuple(name for name in TRACKED if name in listed)
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
@@ -121,12 +136,16 @@ class Experiment(BaseModel):
     eval_every: Count = 1  # rounds; the last is always evaluated
     finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # of the global model, for PA
     checkpoint_every: Count = 1  # rounds
+    track: tuple[str, ...] = ()  # at evaluated rounds: angles, collapse, gradients; a list, or by comma
+    tensorboard: bool = False  # events of every round in the run's folder
 
     # chance and hardware
     seed: Seed = 0  # of everything that is drawn
     partition_seed: Seed | None = None  # of the split among clients; the seed
     device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; a GPU where there is one
-    engine: Literal["auto", "lanes", "eager"] = "auto"  # eager: one client after another, plain PyTorch
+    engine: Literal["auto", "lanes", "eager", "flower-simulation"] = (
+        "auto"  # eager: one client after another, plain PyTorch; flower-simulation: Flower on Ray
+    )
     lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # trained side by side; by model and machine
     width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; by the model
     compile: bool | None = None  # torch.compile; on a GPU, where the run is long enough for it
@@ -141,6 +160,11 @@ class Experiment(BaseModel):
     @classmethod
     def _make_algorithm(cls, value: object) -> FedAvg:
         return make_algorithm(value)
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _known_measures(cls, value: object) -> tuple[str, ...]:
+        return tracked_names(value)
 
     @field_validator("model")
     @classmethod

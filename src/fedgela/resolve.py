@@ -1,5 +1,6 @@
 """From what a user asks for to what is run: data loaded and split, every open choice filled in."""
 
+import importlib.util
 from pathlib import Path
 
 import torch
@@ -14,7 +15,9 @@ from fedgela.models import default_model, default_projection, resolved_model
 
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     """The federation, and the experiment with every open choice filled in."""
-    device = _device(experiment.device)
+    device = device_of(experiment.device)
+    if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UserError("tensorboard: is not installed here: pip install 'fedgela[tensorboard]'")
     data = load_dataset(
         experiment.dataset,
         experiment.data_dir,
@@ -56,7 +59,8 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     return resolved, federation
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of this name, of which there must be one; `auto` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)

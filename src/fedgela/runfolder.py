@@ -12,10 +12,11 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -30,7 +31,8 @@ from fedgela.server import Progress
 KEPT_CHECKPOINTS = 2
 # what reading a damaged checkpoint raises, by where the damage lies
 DAMAGED = (OSError, ValueError, KeyError, OverflowError, MemoryError)
-CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
+CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
+LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: who only looks has the lock for an instant
 
 
 @dataclass
@@ -94,15 +96,21 @@ class RunFolder:
         """Only one process works in a folder; the lock goes with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            lock = (self.path / LOCK).open("w")
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written to ({error.strerror})") from None
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.path}: another process is working in this folder") from None
+            if not any(_taken(lock, fcntl.LOCK_EX, wait) for wait in LOCK_WAITS):
+                raise UserError(f"{self.path}: another process is working in this folder")
             yield
+
+    def is_locked(self) -> bool:
+        """Whether a process works in this folder. To see it the lock is taken, shared, for an instant."""
+        try:
+            with (self.path / LOCK).open("rb") as lock:
+                return not _taken(lock, fcntl.LOCK_SH)
+        except OSError:
+            return False
 
     def create(self, experiment: Experiment) -> None:
         for folder in (self.checkpoints, self.clients, self.models):
@@ -154,6 +162,14 @@ class RunFolder:
         for path in self.clients.glob("*.round-*.safetensors"):
             if path.name not in referred:
                 path.unlink()
+
+    def checkpoint_times(self) -> dict[int, float]:
+        """When the checkpoints were written, by round, the newest last."""
+        times: dict[int, float] = {}
+        for path in reversed(self._checkpoint_paths()):
+            with contextlib.suppress(OSError, ValueError):  # swept away meanwhile, or another's file
+                times[int(path.name.split(".")[0].removeprefix("round-"))] = path.stat().st_mtime
+        return times
 
     def _checkpoint_paths(self) -> list[Path]:
         return sorted(self.checkpoints.glob("round-*.safetensors"), reverse=True)
@@ -219,6 +235,16 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         return [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+
+
+def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:
+    """Whether the lock is ours now, after so many seconds."""
+    time.sleep(wait)
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _read_note(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,27 @@ import torch
 import fedgela
 from fedgela.algorithms import name_of
 from fedgela.config import Experiment
+from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies
 from fedgela.files import write_json, write_tensors
+from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder
-from fedgela.server import Progress, Server
+from fedgela.server import ClientStore, Progress, Server
 
 # what may differ between a folder's run and the command that finds it there
-HARDWARE = ("device", "engine", "lanes", "width", "compile", "threads", "data_dir", "checkpoint_every")
+HARDWARE = (
+    "device",
+    "engine",
+    "lanes",
+    "width",
+    "compile",
+    "threads",
+    "data_dir",
+    "checkpoint_every",
+    "tensorboard",
+)
 
 
 class Listener:
@@ -29,6 +42,9 @@ class Listener:
     def started(self, experiment: Experiment, done: int) -> None: ...
 
     def round(self, record: Record) -> None: ...
+
+    def saved(self, round: int) -> None:
+        """A checkpoint is written: what ends the run here loses nothing."""
 
     def finishing(self) -> None: ...
 
@@ -55,19 +71,21 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
     listener = listener or Listener()
+    forget_peak()
     resolved, federation = resolve(experiment)
     store = FolderStore(folder.clients)
     # before anything is written: it may be impossible
-    server = Server(resolved, federation, store, listener.note)
+    server = make_server(resolved, federation, store, listener.note)
     with contextlib.closing(server), folder.locked():
         if folder.exists():  # another process was faster
             raise already_holds_a_run(path)
         folder.create(server.experiment)
-        return _go_on(folder, server, store, None, listener)
+        return go_on(folder, server, store, None, listener)
 
 
-def resume(path: Path, listener: Listener | None = None) -> Record:
-    """Continue a run where its last checkpoint stands; a finished run only gives its result again."""
+def resume(path: Path, listener: Listener | None = None, tensorboard: bool | None = None) -> Record:
+    """Continue a run where its last checkpoint stands; a finished run only gives its result again.
+    `tensorboard` says whether events are written, unless that is left to the run's config."""
     listener = listener or Listener()
     folder = RunFolder(path)
     if not folder.exists():
@@ -78,16 +96,18 @@ def resume(path: Path, listener: Listener | None = None) -> Record:
             listener.note("this run is finished")
             listener.finished(result)
             return result
-        experiment, federation = resolve(folder.experiment())
+        forget_peak()
+        held = folder.experiment()
+        experiment, federation = resolve(held if tensorboard is None else held.with_(tensorboard=tensorboard))
         store = FolderStore(folder.clients)
-        server = Server(experiment, federation, store, listener.note)
+        server = make_server(experiment, federation, store, listener.note)
         checkpoint = folder.load(torch.device(experiment.device), listener.note)
         if checkpoint and checkpoint.data != federation.data.fingerprint:
             raise UserError(
                 f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
             )
         with contextlib.closing(server):
-            return _go_on(folder, server, store, checkpoint, listener)
+            return go_on(folder, server, store, checkpoint, listener)
 
 
 def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | None = None) -> Record:
@@ -97,7 +117,7 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
         return run(experiment, folder, listener)
     check_same(experiment, held)
     result = held.result()
-    return result if result is not None else resume(folder, listener)
+    return result if result is not None else resume(folder, listener, experiment.tensorboard or None)
 
 
 def check_same(experiment: Experiment, held: RunFolder) -> None:
@@ -110,6 +130,44 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"
             )
+
+
+def make_server(
+    experiment: Experiment, federation: Federation, store: ClientStore, note: Callable[[str], None]
+) -> Server:
+    """The server of a resolved experiment, with its clients here or in Flower's simulation."""
+    if experiment.engine == "flower-simulation":
+        from fedgela.flower import require_flower
+
+        require_flower(simulation=True)
+        from fedgela.flower.simulation import SimulatedServer
+
+        return SimulatedServer(experiment, federation, store, note)
+    return Server(experiment, federation, store, note)
+
+
+def go_on(
+    folder: RunFolder,
+    server: Server,
+    store: FolderStore,
+    checkpoint: Checkpoint | None,
+    listener: Listener,
+) -> Record:
+    """From a checkpoint, or from the beginning, to the result."""
+    with _with_events(server.experiment, folder, listener) as hearing:
+        return _go_on(folder, server, store, checkpoint, hearing)
+
+
+@contextlib.contextmanager
+def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) -> Iterator[Listener]:
+    """The listener, and before it one that writes events where the experiment asks for them."""
+    if not experiment.tensorboard:
+        yield listener
+        return
+    from fedgela.tensorboard import Events
+
+    with contextlib.closing(Events(folder, listener)) as events:
+        yield events
 
 
 def _go_on(
@@ -140,11 +198,15 @@ def _go_on(
         seconds += time.perf_counter() - began
         if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
             folder.save(progress, store, seconds, server.federation.data.fingerprint)
+            listener.saved(progress.round)
     listener.finishing()
     began = time.perf_counter()
     finetuned = server.finish(progress)
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
+    server.close()  # what its processes held is known once they have ended
+    workers = experiment.engine == "lanes" and (experiment.lanes or 1) > 1
+    result["peak_memory_bytes"] = peak_memory(experiment.device, workers)
     for old in folder.models.glob("global-*.safetensors"):  # of a process that was killed right here
         old.unlink()
     if server.algorithm.GA_of == "global":

@@ -35,13 +35,15 @@ def holds_seeds(path: Path) -> bool:
     return (path / SEEDS).exists()
 
 
-def resume_seeds(path: Path, view: View) -> Record:
+def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Record:
     """Run or continue every seed's run; those that are finished stay as they are."""
     try:
         table = tomllib.loads((path / SEEDS).read_text())
         seeds, experiment = table["seeds"], parse_experiment(table["experiment"], str(path / SEEDS))
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / SEEDS}: cannot be read ({error})") from None
+    if tensorboard is not None:
+        experiment = experiment.with_(tensorboard=tensorboard)
     results: dict[int, Record] = {}
     for seed in seeds:
         view.label = f"seed {seed}"

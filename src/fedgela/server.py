@@ -28,6 +28,7 @@ from fedgela.models import (
 )
 from fedgela.randomness import generator
 from fedgela.schedule import parse_schedule
+from fedgela.tracking import Tracker
 from fedgela.training import Engine, Job, Outcome, Plan, Question, choose, make_engine
 from fedgela.training.interface import Predict
 
@@ -66,6 +67,20 @@ class Progress:
     best_model: State = field(default_factory=dict)  # of the best GA so far
 
 
+@dataclass(frozen=True)
+class Visit:
+    """What comes back from one client's part in a round: its update, and what was measured on it."""
+
+    update: Update
+    own_norm: State  # BatchNorm that does not travel, for the global model's evaluation only
+    loss_sum: Tensor  # [C], see Outcome
+    loss_count: Tensor  # [C]
+    classifier: Tensor | None = None  # [C, d], of its local model
+    right: Tensor | None = None  # [C]: own test samples that its local model got right
+    right_on_union: Tensor | None = None  # [C]: the same on the union, where GA is of local models
+    tracked: Tensor | None = None  # [M]: what `track` asks for, of its local model
+
+
 class Server:
     """One run's server, with its clients simulated by an engine."""
 
@@ -90,6 +105,11 @@ class Server:
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.experiment = choose(experiment, self.net, self.trainees)
         self.engine: Engine = make_engine(self.experiment, self.net, self.federation.data, note)
+        self.tracker = (
+            Tracker(self.experiment, self.net, self.federation, self.engine, self.own_norm)
+            if experiment.track
+            else None
+        )
         self.schedule = parse_schedule(experiment.schedule)
         self.union = torch.arange(len(federation.data.y_test))
         self.test_labels = federation.data.y_test.cpu()
@@ -150,29 +170,21 @@ class Server:
     def step(self, progress: Progress) -> Record:
         """Run the next round; `progress` moves on, and the round's metrics come back."""
         began = time.perf_counter()
-        e = self.experiment
         progress.round += 1
         selected = self.select(progress.round)
         plan = self.plan(progress)
-        jobs = [self.job(progress, client) for client in selected]
-        C = self.federation.data.classes
-        loss_sum, loss_count = torch.zeros(2, C, dtype=torch.float64)
-        updates: list[Update] = []
-        norms: list[Update] = []
-        classifiers: list[Tensor] = []
-        outcomes = list(_in_order(jobs, self.engine.train(plan, jobs)))
-        for job, outcome in outcomes:
-            loss_sum += outcome.loss_sum
-            loss_count += outcome.loss_count
-            updates.append(self.update(outcome))
-            own_norm = {name: outcome.model[name] for name in self.own_norm}
-            norms.append(replace(updates[-1], model=own_norm, extra={}))
-            if not self.algorithm.pooled:
-                classifiers.append(self._classifier(outcome.model, job.vectors))
-        if not self.algorithm.pooled:
-            self._visit(progress, outcomes)
-        self._aggregate(progress, updates)
-        if self.own_norm:
+        visits = self.visits(progress, plan, selected)
+        for visit in visits:
+            client = visit.update.client
+            if visit.right is not None:
+                progress.visited[client] = progress.round
+                progress.right[client] = visit.right
+            if visit.right_on_union is not None:
+                progress.right_on_union[client] = visit.right_on_union
+        if visits:
+            self._aggregate(progress, [visit.update for visit in visits])
+        norms = [replace(visit.update, model=visit.own_norm, extra={}) for visit in visits]
+        if self.own_norm and norms:
             # FedBN has no global BatchNorm: for the global model's evaluation only, the mean of this round's
             server = progress.server
             progress.server = replace(server, model={**server.model, **average(norms)})
@@ -180,12 +192,49 @@ class Server:
         record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
             record["clients"] = selected
-        record |= train_loss(loss_sum, loss_count)
-        if progress.round % e.eval_every == 0 or progress.round == e.rounds:
+        nothing = torch.zeros(1, dtype=torch.float64)
+        loss_sum = sum((visit.loss_sum for visit in visits), nothing)
+        record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
+        if self._evaluates(progress.round):
             record |= self._evaluate(progress)
+            classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
             record |= self._angles(progress, selected, classifiers)
+            if self.tracker is not None:
+                record |= self.tracker.server(progress.server.model, self._present(selected))
+                tracked = [visit.tracked for visit in visits if visit.tracked is not None]
+                record |= self.tracker.mean_over_clients(tracked)
         record["seconds"] = round(time.perf_counter() - began, 4)
         return record
+
+    def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
+        """Train these clients; their models are scored on their own test sets, unaggregated, and kept."""
+        jobs = [self.job(progress, client) for client in clients]
+        outcomes = list(_in_order(jobs, self.engine.train(plan, jobs)))
+        visits = [
+            Visit(
+                self.update(outcome),
+                {name: outcome.model[name] for name in self.own_norm},
+                outcome.loss_sum,
+                outcome.loss_count,
+            )
+            for _, outcome in outcomes
+        ]
+        if self.algorithm.pooled:
+            return visits
+        if self.keeps_models:
+            for _, outcome in outcomes:
+                self.store.put(outcome.client, _cpu(outcome.model))
+        visits = self._scored(progress, visits, outcomes)
+        if self.tracker is None or not self._evaluates(progress.round):
+            return visits
+        present, model = self._present(clients), progress.server.model
+        return [
+            replace(visit, tracked=self.tracker.client(outcome.model, job.vectors, here, model))
+            for visit, (job, outcome), here in zip(visits, outcomes, present, strict=True)
+        ]
+
+    def _evaluates(self, round: int) -> bool:
+        return round % self.experiment.eval_every == 0 or round == self.experiment.rounds
 
     def plan(self, progress: Progress) -> Plan:
         """How the clients of the current round train."""
@@ -194,11 +243,15 @@ class Server:
         return Plan(algorithm.loss, algorithm.phases(e.epochs), lr, e.seed, "batches", progress.round)
 
     def select(self, round: int) -> list[int]:
-        """K of the clients that have training data, drawn for this round."""
-        able = torch.from_numpy(self.trainees.train.sizes).nonzero().flatten()
+        """K of the clients that can train, drawn for this round."""
+        able = torch.tensor(self.able())
         draw = torch.randperm(len(able), generator=generator(self.experiment.seed, "select", round))
         chosen = able[draw[: _set(self.experiment.sample)]]
         return sorted(chosen.tolist())
+
+    def able(self) -> list[int]:
+        """The clients that have training data."""
+        return torch.from_numpy(self.trainees.train.sizes).nonzero().flatten().tolist()
 
     def job(self, progress: Progress, client: int) -> Job:
         algorithm, server = self.algorithm, progress.server
@@ -238,24 +291,34 @@ class Server:
         extra = algorithm.sends(self.trainees.train_counts[k], features)
         return Update(k, len(samples), travelling, extra)
 
-    def _visit(self, progress: Progress, outcomes: Sequence[tuple[Job, Outcome]]) -> None:
-        """Score local models on their clients' own test sets, before aggregation, and keep them."""
+    def _scored(
+        self, progress: Progress, visits: Sequence[Visit], outcomes: Sequence[tuple[Job, Outcome]]
+    ) -> list[Visit]:
+        """The visits with what the local models got right, and their classifiers."""
         predict = self.algorithm.predict_personal
         questions = [
             Question(outcome.model, self.federation.test[job.client], job.vectors | progress.server.extra)
             for job, outcome in outcomes
         ]
-        for question, answer, (job, outcome) in zip(
-            questions, self.engine.answers(predict, questions), outcomes, strict=True
-        ):
-            progress.visited[job.client] = progress.round
-            progress.right[job.client] = self._right(answer, question.samples)
-            if self.keeps_models:
-                self.store.put(job.client, _cpu(outcome.model))
-        if self._scores_on_union:
-            everything = [replace(question, samples=self.union) for question in questions]
-            for answer, (job, _) in zip(self.engine.answers(predict, everything), outcomes, strict=True):
-                progress.right_on_union[job.client] = self._right(answer, self.union)
+        answers = self.engine.answers(predict, questions)
+        scored = [
+            replace(
+                visit,
+                classifier=self._classifier(outcome.model, job.vectors),
+                right=self._right(answer, question.samples),
+            )
+            for visit, question, answer, (job, outcome) in zip(
+                visits, questions, answers, outcomes, strict=True
+            )
+        ]
+        if not self._scores_on_union:
+            return scored
+        everything = [replace(question, samples=self.union) for question in questions]
+        answers = self.engine.answers(predict, everything)
+        return [
+            replace(visit, right_on_union=self._right(answer, self.union))
+            for visit, answer in zip(scored, answers, strict=True)
+        ]
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
@@ -282,6 +345,12 @@ class Server:
 
     def _global_answers(self, model: State) -> Tensor:
         return self._answer(partial(_global_logits, self.algorithm), Question(model, self.union))
+
+    def right_by_global(self, model: State, client: int) -> Tensor:
+        """Right answers [C] of the global model on a client's own test set, as the client sees it."""
+        samples = self.federation.test[client]
+        question = Question(self._as_seen_by(client, model), samples)
+        return self._right(self._answer(partial(_global_logits, self.algorithm), question), samples)
 
     def _answer(self, predict: Predict, question: Question) -> Tensor:
         return self.engine.answers(predict, [question])[0]
@@ -350,12 +419,16 @@ class Server:
             progress.right_on_union[new] = self._right(predicted, self.union)
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
-        counts = self.federation.train_counts
-        present = (counts if self.algorithm.pooled else counts[selected]) > 0
+        present = self._present(selected)
         record: Record = {}
         if classifiers:
             record |= mean_angles("clients", torch.stack(list(classifiers)), present)
         return record | mean_angles("server", self._classifier(progress.server.model, {}), present)
+
+    def _present(self, clients: Sequence[int]) -> Tensor:
+        """Which classes these clients have, [K, C]; all clients, where their data is pooled."""
+        counts = self.federation.train_counts
+        return (counts if self.algorithm.pooled else counts[list(clients)]) > 0
 
     def _classifier(self, model: State, vectors: State) -> Tensor:
         """The classifier vectors on the CPU, without moving the whole model there."""
@@ -381,20 +454,19 @@ class Server:
                 if which == "last" and round == progress.best_round:
                     record["last"] = record["best"]
                     continue
-                right = self._finetune(model, round)
+                right = self.finetuned(model, round, range(self.federation.clients))
                 record[which] = mean_accuracy(name, right, totals) | {
                     "round": round,
                     "by_client": client_accuracies(right, totals),
                 }
         return record
 
-    def _finetune(self, model: State, round: int) -> Tensor:
-        """Right answers [N, C] of the global model fine-tuned on every client: plain cross-entropy, all
+    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
+        """Right answers [N, C] of the global model fine-tuned on these clients: plain cross-entropy, all
         parameters, `finetune_epochs` epochs at the run's learning rate."""
         e = self.experiment
         plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
         right = torch.zeros_like(self.federation.test_counts)
-        clients = range(self.federation.clients)
         for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
             jobs = [
                 Job(k, self.federation.train[k], self._as_seen_by(k, model))

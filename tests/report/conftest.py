@@ -21,7 +21,8 @@ pytest.importorskip("matplotlib")
 @pytest.fixture(scope="session")
 def comparison(npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedAvg (fine-tuned PA), FedRep (no global model) and FedGELA (both), seeds 0 and 1."""
-    table = {k: v for k, v in tiny_table(npz, rounds=2).items() if k != "algorithm"}
+    tracked = "angles,collapse,gradients"
+    table = {k: v for k, v in tiny_table(npz, rounds=2, track=tracked).items() if k != "algorithm"}
     out = tmp_path_factory.mktemp("comparison")
     with PlainView(Console(quiet=True)) as view:
         compare(experiments_of(table, ["fedavg", "fedrep", "fedgela"], "config"), [0, 1], out, view)

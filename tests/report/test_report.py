@@ -17,6 +17,7 @@ from fedgela.report import Report, make_report
 from fedgela.report.entries import arrange
 from fedgela.report.loading import find_runs
 from fedgela.report.paper_numbers import paper_number
+from fedgela.report.saved_models import Federations, empty_net
 from fedgela.seeds import run_seeds
 from helpers import tiny
 
@@ -421,3 +422,20 @@ def test_a_comparisons_failures_are_told(comparison: Path, tmp_path: Path) -> No
     shutil.copytree(comparison / "fedavg", folder / "fedavg")
     (folder / "table.json").write_text(json.dumps([{"algorithm": "moon", "errors": {"0": "out of memory"}}]))
     assert "moon, seed 0: failed: out of memory" in make_report([folder]).notes
+
+
+def test_tracking_makes_no_experiment_of_its_own(made_run: Callable[..., Path]) -> None:
+    """One seed tracked and one not are still two seeds of one entry."""
+    made_run("a/seed-0", [50.0], track=["angles"], tensorboard=True)
+    made_run("a/seed-1", [60.0], seed=1, partition_seed=1)
+    (setting,) = arrange(find_runs([made_run("b", [1.0], algorithm={"name": "fedavg"}).parent], print), print)
+    assert [len(entry.runs) for entry in setting.entries] == [1, 2]
+
+
+def test_models_are_asked_in_the_precision_they_were_trained_in(comparison: Path) -> None:
+    runs = find_runs([comparison / "fedgela"], print)
+    federation = Federations(print).of(runs[0])
+    assert federation is not None
+    for precision in ("bf16", "fp32"):
+        net = empty_net(runs[0].experiment.with_(precision=precision), federation)
+        assert net.in_bf16 == (precision == "bf16")

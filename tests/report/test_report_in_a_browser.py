@@ -1,95 +1,153 @@
-"""The report in a real browser, where one is found: all is drawn, nothing is cut off, and buttons do what
-they say, on a desktop and on a phone."""
+"""The report in a real browser, where one is found: all is drawn, nothing is cut off, and clicks do what they
+promise, on a desktop and on a phone. Playwright drives the system's Chromium and fetches none of its own."""
 
-import json
 import shutil
-import subprocess
-from typing import Any
+import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from html_reading import read
 
 from fedgela.report import Report
 
+playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium found: install one to test the report in it"
 )
+WIDTHS = {"desktop": 1150, "phone": 390}
 
-LISTEN = "<script>window.problems = []; addEventListener('error', e => problems.push(e.message));</script>"
-LOOK = """<script>
-const svgs = [...document.querySelectorAll('figure svg')];
-const inside = (a, b) => a.left >= b.left - 3 && a.right <= b.right + 3
-  && a.top >= b.top - 3 && a.bottom <= b.bottom + 3;
-const cut = svgs.flatMap(svg => [...svg.querySelectorAll('text')]
-  .filter(t => !inside(t.getBoundingClientRect(), svg.getBoundingClientRect()))
-  .map(t => svg.querySelector('title').textContent + ': ' + t.textContent));
-const sizes = svgs.map(svg => svg.getBoundingClientRect());
-const small = sizes.filter(size => size.width < 200 || size.height < 50);
-const empty = svgs.filter(svg => svg.querySelectorAll('path, image, use').length < 5);
-const shown = label => [...document.querySelectorAll('[data-series]')]
-  .filter(g => g.dataset.series === label && g.getBoundingClientRect().width > 0).length;
-const button = [...document.querySelectorAll('.legend button')].find(b => b.textContent === 'fedgela');
-const before = [shown('fedgela'), shown('fedavg')];
-button.click();
-const hidden = [shown('fedgela'), shown('fedavg'), button.getAttribute('aria-pressed')];
-button.click();
-const again = [shown('fedgela'), shown('fedavg')];
-const table = document.querySelector('table.sortable');
-const head = [...table.tHead.rows[0].cells].find(c => c.textContent.startsWith('GA last'));
-const column = head.cellIndex;
-const order = () => [...table.tBodies[0].rows].map(r => parseFloat(r.cells[column].textContent));
-head.querySelector('button').click();
-const falling = [order(), head.getAttribute('aria-sort')];
-head.querySelector('button').click();
-const rising = [order(), head.getAttribute('aria-sort')];
-const found = { problems, cut, before, hidden, again, falling, rising, pictures: svgs.length,
-  small: small.length, empty: empty.length,
-  page: [document.documentElement.scrollWidth, document.documentElement.clientWidth] };
-const out = document.createElement('pre'); out.id = 'found'; out.textContent = JSON.stringify(found);
-document.body.append(out);
-</script>"""
+# of every picture: its size on the page, how much is in it, and words that reach out of it
+PICTURES = """svgs => svgs.map(svg => {
+  const frame = svg.getBoundingClientRect();
+  const outside = t => {
+    const box = t.getBoundingClientRect();
+    return box.left < frame.left - 3 || box.right > frame.right + 3
+      || box.top < frame.top - 3 || box.bottom > frame.bottom + 3;
+  };
+  const marks = [...svg.querySelectorAll('path, image, use')];
+  const drawn = marks.filter(m => m.getBoundingClientRect().width + m.getBoundingClientRect().height > 0);
+  return {
+    title: svg.querySelector('title').textContent, width: frame.width, height: frame.height,
+    marks: drawn.length, cut: [...svg.querySelectorAll('text')].filter(outside).map(t => t.textContent),
+  };
+})"""
+# pictures in which something of a method can be seen
+SHOWN = """label => [...document.querySelectorAll('[data-series]')]
+  .filter(g => g.dataset.series === label && g.getBoundingClientRect().width > 0).length"""
 
 
-@pytest.fixture(scope="module", params=[1150, 390], ids=["desktop", "phone"])
-def found(request: pytest.FixtureRequest, report: Report, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("browser")
-    path = folder / "report.html"
-    path.write_text(report.html.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{LOOK}</body>"))
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={folder}/profile",
-        "--dump-dom",
-    ]
-    command = [str(CHROMIUM), *options, f"--window-size={request.param},900", path.as_uri()]
-    dumped = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    (answer,) = [pre for pre in read(dumped).find("pre") if pre.attributes.get("id") == "found"]
-    return json.loads(answer.text())
+class Opened:
+    """The page, and what it complained of."""
+
+    def __init__(self, page: "playwright.Page", path: Path) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        self.address = path.as_uri()
+        page.goto(self.address)
+
+    def _console(self, message: "playwright.ConsoleMessage") -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def shown(self, label: str) -> int:
+        return int(self.page.evaluate(SHOWN, label))
 
 
-def test_everything_is_drawn_and_nothing_complains(found: Any) -> None:
-    assert found["problems"] == []
-    assert found["pictures"] > 12 and found["small"] == 0 and found["empty"] == 0
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
 
 
-def test_no_word_of_a_picture_is_cut_off(found: Any) -> None:
-    assert found["cut"] == []
+@pytest.fixture(scope="module")
+def saved(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("browser") / "report.html"
+    report.save(path)
+    return path
 
 
-def test_the_page_itself_never_scrolls_sideways(found: Any) -> None:
-    assert found["page"][0] <= found["page"][1]
+@pytest.fixture(params=WIDTHS)
+def opened(request: pytest.FixtureRequest, browser: "playwright.Browser", saved: Path) -> Iterator[Opened]:
+    page = browser.new_page(viewport={"width": WIDTHS[request.param], "height": 900})
+    yield Opened(page, saved)
+    page.close()
 
 
-def test_the_legend_hides_a_method_and_shows_it_again(found: Any) -> None:
-    assert min(found["before"]) > 4
-    assert found["hidden"] == [0, found["before"][1], "false"]
-    assert found["again"] == found["before"]
+def test_every_picture_is_drawn_and_no_word_of_it_is_cut_off(opened: Opened) -> None:
+    pictures = opened.page.eval_on_selector_all("figure svg", PICTURES)
+    assert len(pictures) > 12
+    assert len(pictures) == opened.page.locator("figure").count()
+    for picture in pictures:
+        assert picture["width"] >= 200 and picture["height"] >= 50, picture
+        assert picture["marks"] >= 5, picture
+        assert picture["cut"] == [], picture
 
 
-def test_the_table_sorts(found: Any) -> None:
-    numbers, direction = found["falling"]
-    assert direction == "descending" and numbers == sorted(numbers, reverse=True) and len(numbers) == 3
-    numbers, direction = found["rising"]
-    assert direction == "ascending" and numbers == sorted(numbers)
+def test_it_needs_nothing_but_itself_and_complains_of_nothing(opened: Opened) -> None:
+    opened.page.wait_for_load_state("networkidle")
+    assert opened.problems == []
+    assert opened.requests == [opened.address]
+
+
+def test_the_page_itself_never_scrolls_sideways(opened: Opened) -> None:
+    wide, room = opened.page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    assert wide <= room
+
+
+def test_a_click_in_the_legend_hides_a_method_and_shows_it_again(opened: Opened) -> None:
+    before = {label: opened.shown(label) for label in ("fedgela", "fedavg")}
+    assert min(before.values()) > 4
+    button = opened.page.locator(".legend button", has_text="fedgela").first
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert (opened.shown("fedgela"), opened.shown("fedavg")) == (0, before["fedavg"])
+    button.click()
+    assert {label: opened.shown(label) for label in before} == before
+    assert opened.problems == []
+
+
+def test_a_click_on_a_column_sorts_the_table(opened: Opened) -> None:
+    table = opened.page.locator("table.sortable").first
+    names = table.locator("thead th").all_inner_texts()
+    column = next(i for i, name in enumerate(names) if name.startswith("GA last"))
+    head = table.locator("thead th").nth(column)
+
+    def order() -> list[float]:
+        cells = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
+        return [float(cell.split()[0]) for cell in cells]
+
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert order() == sorted(order(), reverse=True) and len(order()) == 3
+    assert len(set(order())) > 1  # there is something to sort
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending" and order() == sorted(order())
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_screenshot_to_look_at(browser: "playwright.Browser", saved: Path, scheme: str) -> None:
+    """Light ink on a dark page, and dark on a light one."""
+    page = browser.new_page(viewport={"width": 1150, "height": 900}, color_scheme=scheme)
+    Opened(page, saved)
+    path = saved.with_name(f"report-{scheme}.png")
+    page.screenshot(path=path, full_page=True)
+    height = page.evaluate("document.documentElement.scrollHeight")
+    brightness = page.evaluate(
+        """() => ['color', 'backgroundColor'].map(of => getComputedStyle(document.body)[of]
+             .match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0))"""
+    )
+    page.close()
+    png = path.read_bytes()
+    assert struct.unpack(">II", png[16:24]) == (1150, height) and len(png) > 50_000
+    ink, paper = brightness
+    assert (ink < paper) == (scheme == "light") and abs(ink - paper) > 400

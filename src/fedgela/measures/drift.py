@@ -10,7 +10,8 @@ State = Mapping[str, Tensor]
 
 def state_norm(state: State) -> Tensor:
     """The Euclidean norm of all float entries together, such as a gradient's; a 0-dimensional tensor."""
-    squares = [v.double().square().sum() for v in state.values() if v.is_floating_point()]
+    # by name: a state that was read from a file has its entries in any order, and sums depend on it
+    squares = [v.double().square().sum() for _, v in sorted(state.items()) if v.is_floating_point()]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
 
 

@@ -183,14 +183,15 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:
-    """What makes an experiment another one, flat: without the seeds and where it is computed."""
+    """What makes an experiment another one, flat: without the seeds, where it is computed and what else is
+    measured of it."""
     table = plain_table(experiment)
     algorithm = table.pop("algorithm")
     own = {f"algorithm.{key}": value for key, value in algorithm.items()}
     # the split follows the seed unless it was fixed
     if table.get("partition_seed") == table["seed"]:
         table["partition_seed"] = "the seed"
-    return {k: v for k, v in (table | own).items() if k not in ("seed", *HARDWARE)}
+    return {k: v for k, v in (table | own).items() if k not in ("seed", "track", *HARDWARE)}
 
 
 def _tell_apart(entries: Sequence[Entry]) -> None:

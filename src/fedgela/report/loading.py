@@ -44,7 +44,7 @@ def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
     seen: set[Path] = set()
     problems: list[UserError] = []
     for path in paths:
-        folders = _run_folders(path)
+        folders = run_folders(path)
         for folder in folders:
             if folder.resolve() in seen:
                 continue
@@ -62,7 +62,8 @@ def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
     return runs
 
 
-def _run_folders(path: Path) -> list[Path]:
+def run_folders(path: Path) -> list[Path]:
+    """The folders of all runs below one, in order; a UserError where there is none."""
     if not path.exists():
         raise UserError(f"{path}: there is no such folder")
     if not path.is_dir():
@@ -93,37 +94,43 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
 def _read(path: Path, note: Note) -> Run:
     folder = RunFolder(path)
     experiment = folder.experiment()
-    result = _result(folder, note)
+    result = read_result(folder, note)
     name = name_of(experiment.algorithm).rpartition(":")[2]
     # OUT/METHOD/seed-S: the table of a comparison stands beside METHOD
     if path.name == f"seed-{experiment.seed}" and (path.parent.parent / TABLE).exists():
         name = path.parent.name
-    return Run(path, name, experiment, _records(path / METRICS, note), result)
+    return Run(path, name, experiment, read_records(path / METRICS, note), result)
 
 
-def _result(folder: RunFolder, note: Note) -> Record | None:
+def read_result(folder: RunFolder, note: Note) -> Record | None:
+    """None where there is none, or none that can be used, which is noted."""
     try:
         result = folder.result()
     except UserError as error:
         note(f"{error}; the run is shown as unfinished")
         return None
-    if result is not None and not all(isinstance(result.get(name), dict) for name in ("GA", "PA")):
+    if result is None:
+        return None
+    if not isinstance(result, dict) or not all(isinstance(result.get(n), dict) for n in ("GA", "PA")):
         note(f"{folder.path / RESULT}: has no GA and PA; the run is shown as unfinished")
         return None
     return result
 
 
-def _records(path: Path, note: Note) -> list[Record]:
-    """The rounds in their order; lines that are none are noted by their number."""
+def read_records(path: Path, note: Note, being_written: bool = False) -> list[Record]:
+    """The rounds in their order; lines that are none are noted by their number. Where the file is being
+    written, a last line without an end is one that is not there yet."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:
         note(f"{path}: cannot be read ({error.strerror})")
         return []
+    if being_written:
+        text = text[: text.rfind("\n") + 1]
     records: list[Record] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -87,7 +87,7 @@ _COLLAPSE = {
     "nc4": "NC4: share of samples that the nearest class mean would decide otherwise",
     "drift": "Drift: distance of local models from the global one, over its norm",
     "adaptation_cost": "Cost of adaptation: norm of Phi_k W - W",
-    "gradient_norm": "Norm of the gradients",
+    "gradient_norm": "Norm of the global loss's gradient at the global model",
 }
 
 

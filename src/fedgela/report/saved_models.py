@@ -73,7 +73,7 @@ class Federations:
         try:
             if not _is_here(e):
                 raise UserError(f"the data set {e.dataset!r} is not on this machine")
-            return resolve(e.with_(device="cpu"))[1]
+            return resolve(e.with_(device="cpu", tensorboard=False))[1]
         except (UserError, OSError) as error:
             reason = str(error).splitlines()[0]
             self._note(f"{reason}: no pictures of who holds what, and none of models")
@@ -93,7 +93,7 @@ def empty_net(experiment: Experiment, federation: Federation) -> Net:
     """The run's net, for a state to be loaded: nothing is fetched for weights that are then replaced."""
     d = experiment.projection
     assert experiment.model is not None and d is not None, "a run's config is resolved"
-    return build_net(
+    net = build_net(
         experiment.model,
         federation.data.spec,
         d,
@@ -102,6 +102,8 @@ def empty_net(experiment: Experiment, federation: Federation) -> Net:
         pretrained=False,
         batchnorm=experiment.batchnorm,
     ).eval()
+    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
+    return net
 
 
 def global_file(run: Run) -> Path | None:

@@ -179,7 +179,8 @@ class ClientMaxPool2d(nn.MaxPool2d):
     """nn.MaxPool2d by `pool` on a GPU; elsewhere itself."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return pool(input)[0] if input.is_cuda else super().forward(input)
+        y: Tensor = pool(input)[0] if input.is_cuda else super().forward(input)
+        return y
 
 
 def halves(layer: nn.MaxPool2d) -> bool:

@@ -1,0 +1,1 @@
+"""The paper's cells run, kept in a ledger, and shown beside the paper's numbers."""

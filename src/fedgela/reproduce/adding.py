@@ -1,0 +1,73 @@
+"""Lines from runs made elsewhere: a finished run's folder is recognised by its settings; a ledger's lines are
+taken over as they are."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.paper import Cell, cells, experiment_of
+from fedgela.reproduce.entries import different_runs, entry_of_run
+from fedgela.reproduce.ledger import Entry, read_ledger
+from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
+from fedgela.runfolder import CONFIG, RunFolder
+
+NAMED = 4  # differences that are told
+
+
+def gather(
+    path: Path, held: Sequence[Entry], cell: Cell | None = None, variant: str | None = None
+) -> tuple[list[Entry], list[str]]:
+    """Lines of a run's folder, of all runs below a folder, or of another ledger; and why others give none."""
+    if path.is_file() and path.suffix == ".jsonl":
+        return read_ledger(path), []
+    folders = list(_runs_below(path))
+    if not folders:
+        raise UserError(f"{path}: there is no run in or below this folder (no {CONFIG}), and it is no .jsonl")
+    found, reasons = [], []
+    for folder in folders:
+        try:
+            run = RunFolder(folder)
+            if run.result() is None:
+                raise UserError(f"{folder}: the run is not finished; 'fedgela resume {folder}' goes on")
+            found.append(entry_of_run(folder, cell or recognise(run.experiment(), folder), held, variant))
+        except UserError as error:
+            reasons.append(str(error))
+    return found, reasons
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
+    return (config.parent for config in sorted(path.rglob(CONFIG)))
+
+
+@cache
+def _by_hash() -> dict[str, tuple[Cell, Settings]]:
+    trained = (cell for cell in cells() if cell.measures not in ("burden", "partition"))
+    known = {}
+    for cell in different_runs(trained):
+        settings = settings_of(experiment_of(cell))
+        known[settings_hash(settings)] = (cell, settings)
+    return known
+
+
+def recognise(experiment: Experiment, where: Path) -> Cell:
+    """The cell that a run is, the seed aside; a UserError that tells what is not as in the nearest one."""
+    settings = settings_of(experiment)
+    found = _by_hash().get(settings_hash(settings))
+    if found is not None:
+        return found[0]
+    nearest, apart = min(
+        ((cell, differences(wanted, settings)) for cell, wanted in _by_hash().values()),
+        # the data and the method make a cell what it is
+        key=lambda pair: (
+            sum(1 + 9 * (d.key in ("dataset", "algorithm.name", "partition")) for d in pair[1]),
+            pair[0].id,
+        ),
+    )
+    told = "; ".join(f"{d.key} is {d.found!r}, not {d.wanted!r}" for d in apart[:NAMED])
+    more = f" (and {len(apart) - NAMED} more)" if len(apart) > NAMED else ""
+    raise UserError(
+        f"{where}: no cell of the paper is this run; the nearest is {nearest.id}: {told}{more}\n"
+        f"to count it as that cell all the same, with this said in the table: --cell {nearest.id}"
+    )

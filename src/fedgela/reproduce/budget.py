@@ -1,0 +1,84 @@
+"""A limit of time for a command: runs stop between rounds, and go on with the next command."""
+
+import time
+from collections.abc import Sequence
+
+from fedgela.config import Experiment
+from fedgela.evaluation import Record
+from fedgela.runs import Listener
+
+RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
+
+
+class OutOfBudget(Exception):
+    """Raised by the listener between rounds: what is done is checkpointed."""
+
+
+class Budget:
+    """Seconds that are left; no limit where none is given."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.ends = None if seconds is None else time.monotonic() + seconds
+
+    def fits(self, seconds: float) -> bool:
+        return self.ends is None or time.monotonic() + seconds <= self.ends
+
+    def require(self, seconds: float, what: str) -> None:
+        if not self.fits(seconds):
+            raise OutOfBudget(f"{what} takes about {seconds:.0f} s, which the budget does not leave")
+
+
+class WithinBudget(Listener):
+    """Passes on to a view what a run tells, and stops the run before what would not fit."""
+
+    def __init__(self, view: Listener, budget: Budget, round_seconds: float | None = None) -> None:
+        """`round_seconds` is what a round is expected to take, as far as that is known before one was run."""
+        self.view = view
+        self.budget = budget
+        self.steps: list[float] = [] if round_seconds is None else [round_seconds]
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        self.experiment = experiment
+        self.view.started(experiment, done)
+        if done < experiment.rounds:
+            self._require_a_round(done)
+        self.began = time.monotonic()
+
+    def round(self, record: Record) -> None:
+        self.view.round(record)
+
+    def saved(self, round: int) -> None:
+        now = time.monotonic()
+        self.steps.append(now - self.began)
+        self.began = now
+        if round < self.experiment.rounds:
+            self._require_a_round(round)
+
+    def _require_a_round(self, done: int) -> None:
+        self.budget.require(slowest(self.steps), f"round {done + 1} of {self.experiment.rounds}")
+
+    def finishing(self) -> None:
+        self.budget.require(
+            finetuning_rounds(self.experiment) * slowest(self.steps), "measuring the final models"
+        )
+        self.view.finishing()
+
+    def note(self, text: str) -> None:
+        if text != "this run is finished":  # a finished run's folder that a ledger lacked
+            self.view.note(text)
+
+    def finished(self, result: Record) -> None:
+        self.view.finished(result)
+
+
+def slowest(steps: Sequence[float]) -> float:
+    return max(steps[-RECENT:], default=0.0)
+
+
+def finetuning_rounds(experiment: Experiment) -> float:
+    """What fine-tuning at the end costs, in rounds: every client, from the best model and from the last."""
+    algorithm = experiment.algorithm
+    if algorithm.PA_of != "finetuned" and "PA_finetuned" not in algorithm.beside:
+        return 0.0
+    clients = (experiment.clients or 1) / (experiment.sample or experiment.clients or 1)
+    return 2 * clients * experiment.finetune_epochs / experiment.epochs

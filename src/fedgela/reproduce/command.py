@@ -1,0 +1,131 @@
+"""What `fedgela reproduce` does, beneath its options."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedgela.errors import UserError, did_you_mean
+from fedgela.files import write_atomically
+from fedgela.paper import TABLES, Cell, cells, find_cell
+from fedgela.progress import View, make_view
+from fedgela.reproduce.adding import gather
+from fedgela.reproduce.budget import Budget
+from fedgela.reproduce.document import to_html, to_markdown
+from fedgela.reproduce.entries import different_runs
+from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.page import TITLE, page
+from fedgela.reproduce.smoke import tiny_tasks, write_tiny_data
+from fedgela.reproduce.tasks import Outcome, Task, run_tasks
+
+
+def chosen_cells(
+    tables: Sequence[str], dataset: str | None, setting: str | None, methods: Sequence[str]
+) -> list[Cell]:
+    """Of the named tables, or of all; settings by comma. A name that none of them has is a UserError."""
+    pool = [cell for name in tables or TABLES for cell in cells(name)]
+    where = ", ".join(tables) or "the paper"
+    wanted = {
+        "data set": [dataset.replace("_", "-")] if dataset else [],
+        "setting": _listed(setting),
+        "method": list(methods),
+    }
+    for kind, of_cell in _NAMES.items():
+        known = list(dict.fromkeys(of_cell(cell) for cell in pool))
+        for name in wanted[kind]:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise UserError(f"{where} has no {kind} {name!r}{hint}; there are {', '.join(known)}")
+        pool = [cell for cell in pool if not wanted[kind] or of_cell(cell) in wanted[kind]]
+        where += f", {', '.join(wanted[kind])}" if wanted[kind] else ""
+    return pool
+
+
+_NAMES: dict[str, Callable[[Cell], str]] = {
+    "data set": lambda cell: cell.dataset,
+    "setting": lambda cell: cell.setting,
+    "method": lambda cell: cell.method,
+}
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []
+
+
+def write_page(ledger: Path, markdown: Path | None, html: Path | None) -> str:
+    """The page as Markdown, and where it was written to; with no place for it, for the screen."""
+    blocks = page(read_ledger(ledger))
+    text = to_markdown(blocks)
+    for path, content in ((markdown, text), (html, to_html(blocks, TITLE))):
+        if path is not None:
+            if path.is_dir() or not path.parent.is_dir():
+                raise UserError(f"{path} is to be a file in a folder that exists")
+            write_atomically(path, content)
+    return text
+
+
+def add(paths: Sequence[Path], ledger: Path, cell: str | None, variant: str | None) -> tuple[list[str], int]:
+    """Lines on what was added and what was not, and how many were not."""
+    if not paths:
+        raise UserError("--add: name folders of finished runs, or ledgers (.jsonl)")
+    asked = find_cell(cell) if cell else None
+    lines, refused = [], 0
+    for path in paths:
+        found, reasons = gather(path, read_ledger(ledger), asked, variant)
+        added = append(ledger, found)
+        lines += [f"added: {entry.cells[0]} seed {entry.seed}" for entry in added]
+        if len(found) > len(added):
+            lines.append(f"{path}: {len(found) - len(added)} in the ledger already")
+        lines += reasons
+        refused += len(reasons)
+    return lines, refused
+
+
+def run(
+    tasks: Sequence[Task], out: Path, ledger: Path, budget: float | None, variant: str | None
+) -> tuple[Outcome, list[str]]:
+    read_ledger(ledger)  # a damaged one is told before hours of training
+    with make_view(Console(), len(tasks)) as view:
+        outcome = run_tasks(tasks, out, ledger, view, Budget(budget), variant)
+    lines = []
+    for entry in outcome.added:
+        figures = [
+            f"{name} best {pair.best:.2f} last {pair.last:.2f}"
+            for name, pair in (("PA", entry.PA), ("GA", entry.GA))
+            if pair is not None and pair.best is not None and pair.last is not None
+        ]
+        lines.append("  ".join([f"{entry.cells[0]} seed {entry.seed}", *figures]))
+    lines.append(f"{len(outcome.added)} added to {ledger}, {outcome.skipped} there already")
+    if outcome.stopped:
+        lines.append(f"stopped: {outcome.stopped}; the same command goes on, {len(outcome.left)} left")
+    lines += [f"failed: {label}: {why}" for label, why in outcome.failed.items()]
+    return outcome, lines
+
+
+def smoke(chosen: Sequence[Cell]) -> tuple[Outcome, str]:
+    """Every different run of the chosen cells at tiny size, in a temporary folder; and the page of it all."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="fedgela-smoke-") as name:
+        folder = Path(name)
+        write_tiny_data(folder / "data")
+        tasks = tiny_tasks(different_runs(chosen), folder / "data")
+        ledger = folder / "ledger.jsonl"
+        with _Quiet(console, len(tasks)) as view:
+            outcome = run_tasks(tasks, folder / "runs", ledger, view, repetitions=1)
+        return outcome, to_markdown(page(read_ledger(ledger)))
+
+
+class _Quiet(View):
+    """A line every hundred runs."""
+
+    done = 0
+
+    def advance(self) -> None:
+        self.done += 1
+        if self.done % 100 == 0 or self.done == self.runs:
+            self.console.print(f"{self.done} of {self.runs} runs", highlight=False)
+
+    def note(self, text: str) -> None:
+        if text.startswith("failed"):
+            super().note(text)

@@ -1,0 +1,220 @@
+"""A ledger's line from a finished run's folder."""
+
+import datetime
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedgela
+from fedgela.config import Experiment, plain_table
+from fedgela.data import Federation
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.paper import Cell, cells
+from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
+from fedgela.reproduce.settings import hash_of
+from fedgela.resolve import resolve
+from fedgela.runfolder import RunFolder
+from fedgela.runs import best_and_last, device_name
+
+PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business
+
+
+def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | None = None) -> Entry:
+    """`variant` says what differs in the data; without, what the ledger says of the same data holds."""
+    folder = RunFolder(path)
+    result, experiment = folder.result(), folder.experiment()
+    if result is None:
+        raise UserError(f"{path}: the run is not finished; 'fedgela resume {path}' goes on")
+    records = folder.records()
+    federation = federation_of(experiment)
+    angles = {name: value for name, value in _last_evaluated(records).items() if "angle_" in name}
+    return Entry(
+        **_common(cell, experiment),
+        cells=tuple(other.id for other in same_run(cell) if _shows(other, angles)),
+        data=_data(experiment, federation, result["data_fingerprint"], held, variant),
+        device=result["device"],
+        precision=experiment.precision,
+        rounds_run=experiment.rounds,
+        PA=_percent(result.get("PA")),
+        GA=_percent(result.get("GA")),
+        PA_balanced=_percent(_balanced_PA(result, records)),
+        GA_balanced=_percent(best_and_last(records, "GA_balanced")),
+        PA_finetuned=_percent(result.get("PA_finetuned")),
+        GA_locals=_percent(result.get("GA_locals")),
+        GA_by_round=tuple(_rounded(record.get("GA")) for record in records),
+        angles={name: _rounded(value) for name, value in angles.items()},
+        diverged_round=result["diverged_round"],
+        wall_seconds=round(result["wall_seconds"], 1),
+        images_per_second=_images_per_second(experiment, federation, records),
+    )
+
+
+def entry_of_measurement(
+    cell: Cell,
+    experiment: Experiment,
+    federation: Federation,
+    measured: Mapping[str, float],
+    held: Sequence[Entry],
+    seconds: float,
+    variant: str | None = None,
+) -> Entry:
+    """Of what is no training run: a method's burden, or who holds what. The experiment is a resolved one."""
+    kind: Kind = "burden" if cell.measures == "burden" else "partition"
+    return Entry(
+        **_common(cell, experiment),
+        kind=kind,
+        cells=(cell.id,),
+        data=_data(experiment, federation, federation.data.fingerprint, held, variant),
+        device=device_name(torch.device(experiment.device)),
+        precision=experiment.precision,
+        rounds_run=0,
+        measured={name: float(f"{value:.5g}") for name, value in measured.items()},
+        wall_seconds=round(seconds, 1),
+    )
+
+
+@cache
+def run_of(cell: Cell) -> str:
+    """A cell's run key, remembered: it takes milliseconds, and a page asks for thousands."""
+    return cell.run_key
+
+
+def different_runs(chosen: Iterable[Cell]) -> list[Cell]:
+    """Of cells that are one and the same run, the first."""
+    runs: dict[str, Cell] = {}
+    for cell in chosen:
+        runs.setdefault(run_of(cell), cell)
+    return list(runs.values())
+
+
+@cache
+def _by_run() -> dict[str, tuple[Cell, ...]]:
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells():
+        groups.setdefault(run_of(cell), []).append(cell)
+    return {key: tuple(group) for key, group in groups.items()}
+
+
+def same_run(cell: Cell) -> tuple[Cell, ...]:
+    """The cells of all tables that are one and the same run."""
+    return _by_run()[run_of(cell)]
+
+
+def _shows(cell: Cell, angles: Mapping[str, Any]) -> bool:
+    return cell.measures != "angles" or all(name in angles for name in cell.metrics)
+
+
+def _common(cell: Cell, experiment: Experiment) -> dict[str, Any]:
+    config = {key: value for key, value in plain_table(experiment).items() if key not in PATHS}
+    return {
+        "seed": experiment.seed,
+        "config_hash": hash_of(experiment),
+        "config": config | _without_folders(experiment),
+        "code": Code(version=fedgela.__version__, commit=commit()),
+        "rounds_paper": 0 if cell.measures in ("burden", "partition") else cell.config["rounds"],
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _without_folders(experiment: Experiment) -> dict[str, str]:
+    """Files by their names, without the folders they lay in."""
+    short = {"dataset": Path(experiment.dataset).stem}
+    return short | ({"weights": Path(experiment.weights).name} if experiment.weights else {})
+
+
+@cache
+def commit() -> str | None:
+    """The code's commit, with '-dirty' where files differ from it; None outside of a repository."""
+    here = Path(__file__).resolve().parent
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude", "*"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        # an installed copy may lie in a repository that is somebody else's
+        tracked = subprocess.run(
+            ["git", "-C", str(here), "ls-files", "--error-unmatch", "../__init__.py"],
+            capture_output=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None if tracked.returncode == 0 else None
+
+
+def federation_of(experiment: Experiment) -> Federation | None:
+    """The run's federation, to count its samples; None where its data is not at hand."""
+    try:
+        return resolve(experiment.with_(device="cpu"))[1]
+    except UserError:
+        return None
+
+
+def _data(
+    experiment: Experiment,
+    federation: Federation | None,
+    fingerprint: str,
+    held: Sequence[Entry],
+    variant: str | None,
+) -> Data:
+    # data of the same name that has changed since is not what the run was made on
+    same = federation is not None and federation.data.fingerprint == fingerprint
+    data = federation.data if federation is not None and same else None
+    return Data(
+        name=Path(experiment.dataset).stem,
+        fingerprint=fingerprint,
+        variant=variant or remembered_variant(held, fingerprint),
+        train=None if data is None else len(data.y_train),
+        test=None if data is None else len(data.y_test),
+        shape=None if data is None else data.spec.shape,
+    )
+
+
+def _last_evaluated(records: Sequence[Record]) -> Record:
+    return next((record for record in reversed(records) if "GA" in record), {})
+
+
+def _balanced_PA(result: Record, records: list[Record]) -> Record | None:
+    if result["PA_of"] != "finetuned":
+        return best_and_last(records, "PA_balanced")
+    best, last = result["finetuned"]["best"], result["finetuned"]["last"]
+    return {
+        "best": best["PA_balanced"],
+        "best_round": best["round"],
+        "last": last["PA_balanced"],
+        "last_round": last["round"],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _percent(summary: Record | None) -> BestAndLast | None:
+    if summary is None:
+        return None
+    return BestAndLast(
+        best=_rounded(summary["best"]),
+        last=_rounded(summary["last"]),
+        best_round=summary["best_round"],
+        last_round=summary["last_round"],
+    )
+
+
+def _images_per_second(
+    experiment: Experiment, federation: Federation | None, records: Sequence[Record]
+) -> float | None:
+    seconds = sum(record["seconds"] for record in records)
+    if federation is None or not seconds:
+        return None
+    sizes = federation.train.sizes
+    images = sum(int(sizes[record["clients"]].sum()) for record in records if "clients" in record)
+    return float(f"{experiment.epochs * images / seconds:.4g}")

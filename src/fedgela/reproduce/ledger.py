@@ -1,0 +1,190 @@
+"""The ledger: JSON lines, one for each finished run of a cell and seed. Lines are only ever appended."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedgela.config import parse_experiment
+from fedgela.errors import UserError
+from fedgela.files import sync_folder
+from fedgela.reproduce.settings import Settings, settings_hash, settings_of
+
+ORIGINAL = "original"
+Kind = Literal["run", "burden", "partition"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class BestAndLast(_Part):
+    """In percent. Best is the maximum over rounds; fine-tuned PA's is of the round of the best GA."""
+
+    best: float | None
+    last: float | None
+    best_round: int
+    last_round: int
+
+
+class Data(_Part):
+    name: str
+    fingerprint: str
+    variant: str = ORIGINAL  # or what differs from the data that the paper names
+    train: int | None = None  # samples of all clients together; None where the data was not at hand
+    test: int | None = None
+    shape: tuple[int, ...] | None = None  # of a sample
+
+
+class Code(_Part):
+    version: str
+    commit: str | None = None  # as git describes it, where the code lies in a repository
+
+
+class Entry(_Part):
+    """One line."""
+
+    cells: tuple[str, ...]  # ids of the cells that it counts for
+    kind: Kind = "run"
+    seed: int
+    config_hash: str  # over what decides the result: not the seed, the device, lanes, threads or paths
+    config: dict[str, Any]
+    code: Code
+    data: Data
+    device: str
+    precision: str | None = None
+    rounds_paper: int
+    rounds_run: int
+    PA: BestAndLast | None = None
+    GA: BestAndLast | None = None
+    PA_balanced: BestAndLast | None = None
+    GA_balanced: BestAndLast | None = None
+    PA_finetuned: BestAndLast | None = None
+    GA_locals: BestAndLast | None = None
+    GA_by_round: tuple[float | None, ...] = ()
+    angles: dict[str, float | None] = Field(default_factory=dict)  # in degrees, at the last round
+    measured: dict[str, float] = Field(default_factory=dict)  # what is no accuracy: a method's burden, ...
+    diverged_round: int | None = None
+    wall_seconds: float
+    images_per_second: float | None = None  # trained, over the rounds' time with their evaluation
+    date: str
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _as_json_has_it(cls, config: Any) -> Any:
+        """Lists for tuples, so that a line is the same before it is written and after."""
+        return json.loads(json.dumps(config))
+
+    def settings(self) -> Settings | None:
+        """As this version of the software reads them; None where it cannot any more."""
+        return _settings(json.dumps(self.config))
+
+    def settings_hash(self) -> str:
+        settings = self.settings()
+        return self.config_hash if settings is None else settings_hash(settings)
+
+    def line(self) -> str:
+        return self.model_dump_json(exclude_defaults=True) + "\n"
+
+
+@lru_cache(maxsize=10_000)  # a ledger is read anew before every run
+def _settings(config: str) -> Settings | None:
+    try:
+        return settings_of(parse_experiment(json.loads(config)))
+    except UserError:
+        return None
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    """All lines; none where there is no file yet. A damaged line is a UserError with its number."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    return parse_ledger(text, path)
+
+
+def parse_ledger(text: str, path: Path) -> list[Entry]:
+    entries = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                entries.append(Entry.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                key = ".".join(str(part) for part in first["loc"])
+                raise UserError(
+                    f"{path}, line {number}: damaged, or no line of a ledger "
+                    f"({f'{key}: ' if key else ''}{first['msg']}); mend or delete this line"
+                ) from None
+    return entries
+
+
+def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
+    """Add what is not there yet, and return it. Several processes may do so at once: each holds the file's
+    lock while it looks and writes, and writes whole lines at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written to ({error.strerror})") from None
+    with os.fdopen(handle, "rb+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held = file.read().decode("utf-8", errors="replace")
+        there = parse_ledger(held, path)  # nothing is added to a ledger that cannot be read
+        new: list[Entry] = []
+        for entry in entries:
+            if not any(_same(entry, other) for other in [*there, *new]):
+                new.append(entry)
+        if new:
+            start = "\n" if held and not held.endswith("\n") else ""  # an editor's doing
+            _write(file.fileno(), (start + "".join(entry.line() for entry in new)).encode())
+    sync_folder(path.parent)
+    return new
+
+
+def _write(handle: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(handle, content) :]
+    os.fsync(handle)
+
+
+def _same(new: Entry, held: Entry) -> bool:
+    """Whether a ledger that has the one needs the other."""
+    return (
+        new.kind == held.kind
+        and new.seed == held.seed
+        and new.data.fingerprint == held.data.fingerprint
+        and new.precision == held.precision
+        and set(new.cells) <= set(held.cells)
+        and new.settings_hash() == held.settings_hash()
+    )
+
+
+def has(
+    entries: Iterable[Entry], cell: str, config_hash: str, seed: int, precision: str | None = None
+) -> bool:
+    """Whether a cell's run is in the ledger, in any precision unless one is asked for. A run of the same
+    settings whose angles were not recorded does not count for a cell about angles: it does not list it."""
+    return any(
+        cell in entry.cells
+        and entry.seed == seed
+        and precision in (None, entry.precision)
+        and entry.settings_hash() == config_hash
+        for entry in entries
+    )
+
+
+def remembered_variant(entries: Sequence[Entry], fingerprint: str) -> str:
+    """What was said of the same data before."""
+    for entry in reversed(entries):
+        if entry.data.fingerprint == fingerprint:
+            return entry.data.variant
+    return ORIGINAL

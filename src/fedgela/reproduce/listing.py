@@ -1,0 +1,43 @@
+"""What there is to reproduce, and how much of it the ledger has."""
+
+from collections.abc import Sequence
+
+from fedgela.paper import TABLES, cells, table
+from fedgela.reproduce.entries import different_runs
+from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.standing import Standings
+
+
+def list_tables(entries: Sequence[Entry]) -> list[str]:
+    """A line a table or figure."""
+    standings = Standings(entries)
+    head = ("name", "in the paper", "cells", "in the ledger", "what")
+    rows = []
+    for name in TABLES:
+        source, listed = table(name), cells(name)
+        rows.append((name, source.number, str(len(listed)), str(len(standings.tried(listed))), source.title))
+    runs = different_runs(cells())
+    tried = len(standings.tried(runs))
+    told = f"{len(cells())} cells, {len(runs)} different runs, {tried} of them in the ledger"
+    return [*_columns([head, *rows]), told]
+
+
+def list_table(name: str, entries: Sequence[Entry]) -> list[str]:
+    """A line for each data set and setting of a table."""
+    standings = Standings(entries)
+    rows = [("data set", "setting", "rounds", "in the ledger", "methods; * in the ledger")]
+    source = table(name)
+    for dataset, settings in source.datasets.items():
+        for setting in settings:
+            listed = cells(name, dataset, setting)
+            tried = standings.tried(listed)
+            methods = ", ".join(cell.method + ("*" if cell in tried else "") for cell in listed)
+            trained = source.measures not in ("burden", "partition")
+            rounds = str(listed[0].config["rounds"]) if trained else "-"
+            rows.append((dataset, setting, rounds, f"{len(tried)} of {len(listed)}", methods))
+    return [f"{source.number} ({name}): {source.title}", *_columns(rows)]
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,373 @@
+"""docs/reproduction.md: the paper's tables with ours beside, from the registry and a ledger."""
+
+from collections.abc import Iterable, Sequence
+
+from fedgela.paper import (
+    BEST_BASELINE,
+    TABLES,
+    Cell,
+    Printed,
+    Summary,
+    cells,
+    common,
+    summaries,
+    table,
+)
+from fedgela.reproduce.document import Block, Field, Grid, Heading, Listing, Paragraph, Tone
+from fedgela.reproduce.entries import different_runs, run_of
+from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.standing import Standing, Standings, mean_and_std
+
+TITLE = "The paper's tables, and ours"
+UNTRIED = Field("untried", tone="untried")
+INCOMPLETE = Field("incomplete", tone="untried")
+NOTHING = Field("–")
+COUNTS = ("smallest_client", "largest_client")
+
+
+class Notes:
+    """Footnotes of a page, each text once: what is not as in the paper."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def numbers(self, standings: Iterable[Standing | None]) -> tuple[int, ...]:
+        found = set()
+        for standing in standings:
+            if standing is not None and standing.notes:
+                text = "; ".join(standing.notes)
+                if text not in self.texts:
+                    self.texts.append(text)
+                found.add(self.texts.index(text) + 1)
+        return tuple(sorted(found))
+
+
+def page(entries: Sequence[Entry]) -> list[Block]:
+    standings, notes = Standings(entries), Notes()
+    blocks: list[Block] = [
+        Heading(1, TITLE),
+        *_introduction(),
+        Heading(2, "What was tried"),
+        _overview(standings),
+    ]
+    untried = [name for name in TABLES if not standings.tried(cells(name))]
+    if untried:
+        listed = ", ".join(f"{table(name).number} (`{name}`)" for name in untried)
+        blocks.append(Paragraph(f"Untried as a whole: {listed}."))
+    margins = _margins(standings, notes)
+    if margins is not None:
+        blocks += [Heading(2, "Margins of FedGELA"), Paragraph(_MARGINS), margins]
+    shown: set[str] = set()  # runs that an earlier table has shown
+    for name in TABLES:
+        if name not in untried:
+            blocks += _table(name, standings, notes, shown)
+    if entries:
+        blocks += [Heading(2, "How each was obtained"), _provenance(entries)]
+    if notes.texts:
+        blocks += [Heading(2, "Notes"), Listing(tuple(notes.texts), numbered_from=1)]
+    return blocks
+
+
+_MARGINS = (
+    "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
+    "apart). Ours are paired by seed; against the best baseline they are given where all ten were run."
+)
+
+
+def _introduction() -> list[Block]:
+    return [
+        Paragraph(
+            "Written by `fedgela reproduce --table` from `results/ledger.jsonl` and the registry of the "
+            "paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
+            "`fedgela reproduce --list` shows what there is to run."
+        ),
+        Paragraph(
+            "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
+            "maximum over rounds, chosen on the test data it is measured on, as the paper reports it "
+            "(fine-tuned PA: at the round of the best GA); **last** is the last round's. ▲ marks a mean that "
+            "reaches the paper's number, ▼ one that does not, each with the difference. A raised number "
+            "refers to a note: fewer rounds, other data or other settings than the paper's."
+        ),
+    ]
+
+
+def _overview(standings: Standings) -> Grid:
+    rows: list[tuple[Field, ...]] = []
+    for name in TABLES:
+        listed = cells(name)
+        tried = standings.tried(listed)
+        exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
+        rows.append(
+            (
+                Field(f"{table(name).number} (`{name}`)"),
+                Field(table(name).title),
+                Field(str(len(listed))),
+                Field(str(len(tried))),
+                Field(str(len(exact))),
+            )
+        )
+    everything = cells()
+    runs = different_runs(everything)
+    tried = standings.tried(runs)
+    exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
+    total = (len(runs), len(tried), len(exact))
+    rows.append((Field("all"), Field("different runs"), *(Field(str(n)) for n in total)))
+    return Grid(("table", "what", "cells", "tried", "of these as in the paper"), tuple(rows))
+
+
+# -- one table -------------------------------------------------------------------------------------
+
+
+def _table(name: str, standings: Standings, notes: Notes, shown: set[str]) -> list[Block]:
+    source = table(name)
+    blocks: list[Block] = [Heading(2, f"{source.number} (`{name}`): {source.title}")]
+    repeated, untried = 0, []
+    for dataset, settings in source.datasets.items():
+        for setting in settings:
+            listed = cells(name, dataset, setting)
+            tried = standings.tried(listed)
+            if not tried:
+                untried.append(f"{dataset} {setting}")
+                continue
+            # runs that stand above already are not shown again, unless this table prints them
+            new = [cell for cell in tried if cell.printed or run_of(cell) not in shown]
+            repeated += len(tried) - len(new)
+            if new:
+                shown |= {run_of(cell) for cell in listed}
+                here = [cell for cell in listed if cell.printed or cell in new or cell not in tried]
+                blocks += [Heading(3, f"{dataset}, {setting}"), _grid(here, standings, notes)]
+    summed = [s for s in summaries(name) if standings.tried(s.cells)]
+    if summed:
+        blocks += [Heading(3, "Averages and best baselines"), _summary_grid(summed, standings, notes)]
+    if repeated:
+        blocks.append(Paragraph(f"{repeated} cells are runs that stand in the tables above."))
+    if untried:
+        blocks.append(Paragraph(f"Untried: {', '.join(untried)}."))
+    return blocks
+
+
+def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
+    measures = listed[0].measures
+    if measures == "accuracy":
+        return _accuracies(listed, standings, notes)
+    if measures == "communication":
+        return _communication(listed, standings, notes)
+    metrics = {
+        "burden": ("parameters", "kept", "sent", "ratio", "ratio_low", "ratio_high"),
+        "partition": ("missing_percent", "smallest_client", "largest_client"),
+    }.get(measures, listed[0].metrics)
+    titles = {
+        "parameters": "held while training (M)",
+        "kept": "kept between rounds (M)",
+        "sent": "sent up (M)",
+        "ratio": "time to FedAvg's",
+        "ratio_low": "from",
+        "ratio_high": "to",
+        "missing_percent": "cells of client and class without samples, %",
+        "smallest_client": "smallest client",
+        "largest_client": "largest client",
+    }
+    rows = []
+    for cell in listed:
+        for standing in standings.rows_of(cell):
+            fields = [_name(cell, standing, notes), _seeds(standing)]
+            for metric in metrics:
+                values = list(standing.values(metric).values()) if standing else []
+                shown = _count(values) if values and metric in COUNTS else _mean(values) if values else ""
+                fields.append(Field(shown) if shown else NOTHING if standing else UNTRIED)
+            rows.append(tuple(fields))
+    head = [titles.get(metric, f"{metric}, last round, degrees") for metric in metrics]
+    return Grid(("method", "seeds", *head), tuple(rows))
+
+
+def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
+    metrics = listed[0].metrics
+    rows = []
+    for cell in listed:
+        for standing in standings.rows_of(cell):
+            fields = [_name(cell, standing, notes), _seeds(standing)]
+            for metric in metrics:
+                values = list(standing.values(metric).values()) if standing else []
+                fields += _beside(cell.printed.get(metric), values if standing else None)
+            for metric in metrics:
+                last = list(standing.values(metric, "last").values()) if standing else []
+                fields.append(Field(_mean(last)) if last else NOTHING)
+            rows.append(tuple(fields))
+    head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
+    return Grid(("method", "seeds", *head, *(f"{metric} last" for metric in metrics)), tuple(rows))
+
+
+def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
+    rows = []
+    for cell in listed:
+        for standing in standings.rows_of(cell):
+            fields = [_name(cell, standing, notes), _seeds(standing)]
+            reached = standings.reached(standing) if standing else {}
+            for place, metric in enumerate(("rounds", "speedup")):
+                printed = cell.printed.get(metric)
+                fields.append(Field(printed.text) if printed else NOTHING)
+                if standing is None:
+                    fields.append(UNTRIED)
+                elif not reached:
+                    fields.append(Field("FedAvg is untried", tone="untried"))
+                elif any(pair[0] is None for pair in reached.values()):
+                    fields.append(Field("-"))  # as the paper prints what never gets there
+                else:
+                    numbers = [float(pair[place] or 0) for pair in reached.values()]
+                    text = _mean(numbers, "x") if metric == "speedup" else _count(numbers)
+                    fields.append(Field(text, tone=_quick(printed, numbers)))
+            rows.append(tuple(fields))
+    return Grid(
+        ("method", "seeds", "rounds paper", "rounds ours", "speedup paper", "speedup ours"), tuple(rows)
+    )
+
+
+def _quick(printed: Printed | None, ours: Sequence[float]) -> Tone:
+    """Fewer rounds are better, and a larger speedup."""
+    if printed is None or printed.value is None:
+        return "plain"
+    gain = mean_and_std(ours)[0] - printed.value
+    better = gain >= 0 if printed.text.endswith("x") else gain <= 0
+    return "reached" if better else "below"
+
+
+def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes) -> Grid:
+    metrics = table(listed[0].table).metrics
+    rows = []
+    for summary in listed:
+        tried = standings.tried(summary.cells)
+        title = "Best baseline" if summary.row == BEST_BASELINE else _title(summary.table, summary.row)
+        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(map(standings.of, tried)))
+        fields = [name, Field(f"{len(tried)} of {len(summary.cells)}")]
+        for metric in metrics:
+            values = list(standings.summary(summary, metric).values())
+            paper, ours, difference = _beside(summary.printed.get(metric), values or None)
+            fields += [paper, ours if values else INCOMPLETE, difference]
+        rows.append(tuple(fields))
+    head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
+    return Grid(("what", "runs tried", *head), tuple(rows))
+
+
+def _title(name: str, method: str) -> str:
+    known = {**common().methods, **table(name).methods_here}
+    return known[method].title
+
+
+def _name(cell: Cell, standing: Standing | None, notes: Notes) -> Field:
+    return Field(_title(cell.table, cell.method), notes.numbers([standing]))
+
+
+def _seeds(standing: Standing | None) -> Field:
+    return Field(", ".join(map(str, standing.entries))) if standing else NOTHING
+
+
+def _beside(printed: Printed | None, values: Sequence[float] | None) -> list[Field]:
+    """The paper's number, ours and the difference."""
+    paper = Field(printed.text) if printed else NOTHING
+    if not values:
+        return [paper, UNTRIED if values is None else NOTHING, NOTHING]
+    ours, _ = mean_and_std(values)
+    if printed is None or printed.value is None:
+        return [paper, Field(_mean(values)), NOTHING]
+    return [paper, Field(_mean(values)), _difference(round(ours, 2) - printed.value)]
+
+
+def _difference(value: float) -> Field:
+    value = round(value, 2) + 0.0  # no -0.00
+    reached = value >= 0
+    return Field(f"{'▲' if reached else '▼'} {_signed(value)}", tone="reached" if reached else "below")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _mean(values: Sequence[float], unit: str = "") -> str:
+    mean, std = mean_and_std(values)
+    return f"{mean:.2f}{unit}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def _count(values: Sequence[float]) -> str:
+    """Of rounds or samples: a whole number, unless it is a mean."""
+    return f"{values[0]:g}" if len(values) == 1 else _mean(values)
+
+
+# -- margins and provenance ------------------------------------------------------------------------
+
+
+def _margins(standings: Standings, notes: Notes) -> Grid | None:
+    rows = []
+    for cell in different_runs(c for c in cells(methods=["fedgela"]) if c.measures == "accuracy"):
+        mine = standings.of(cell)
+        if mine is None:
+            continue
+        siblings = {c.method: c for c in cells(cell.table, cell.dataset, cell.setting)}
+        baselines = [siblings[m] for m in common().baselines if m in siblings]
+        for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
+            found = [standings.of(other) for other in others]
+            if not others or any(one is None for one in found):
+                continue
+            theirs = [one for one in found if one is not None]
+            fields = [Field(f"{cell.dataset} {cell.setting}, over {against}", notes.numbers([mine, *theirs]))]
+            for metric in ("PA", "GA"):
+                fields.append(_printed_margin(cell, others, metric))
+                fields += [_our_margin(mine, theirs, metric, when) for when in ("best", "last")]
+            rows.append(tuple(fields))
+    if not rows:
+        return None
+    head = [f"{metric} {part}" for metric in ("PA", "GA") for part in ("paper", "ours, best", "ours, last")]
+    return Grid(("where", *head), tuple(rows))
+
+
+def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> Field:
+    numbers = [other.printed[metric].value for other in others if metric in other.printed]
+    mine = cell.printed[metric].value if metric in cell.printed else None
+    values = [number for number in numbers if number is not None]
+    if len(others) > 1 and len(values) < len(others):
+        # the paper may print the best baseline itself, without the ten
+        for summary in summaries(cell.table):
+            place = (summary.dataset, summary.column, summary.row)
+            if place == (cell.dataset, cell.setting, BEST_BASELINE) and metric in summary.printed:
+                best = summary.printed[metric].value
+                values = [] if best is None else [best]
+    return NOTHING if mine is None or not values else Field(_signed(mine - max(values)))
+
+
+def _our_margin(mine: Standing, theirs: Sequence[Standing], metric: str, when: str) -> Field:
+    ours = mine.values(metric, when)
+    others = [one.values(metric, when) for one in theirs]
+    paired = [
+        value - max(other[seed] for other in others)
+        for seed, value in ours.items()
+        if all(seed in other for other in others)
+    ]
+    if not paired:
+        return NOTHING
+    mean, std = mean_and_std(paired)
+    text = _signed(mean) + ("" if std is None else f" ± {std:.2f}")
+    return Field(text, tone="reached" if mean >= 0 else "below")
+
+
+def _provenance(entries: Sequence[Entry]) -> Grid:
+    rows = []
+    for entry in entries:
+        rate = f"{entry.images_per_second:g}" if entry.images_per_second else "–"
+        rounds = f"{entry.rounds_run} of {entry.rounds_paper}" if entry.kind == "run" else "–"
+        code = entry.code.version + (f" ({entry.code.commit})" if entry.code.commit else "")
+        texts = [
+            f"`{entry.cells[0]}`",
+            str(len(entry.cells)),
+            str(entry.seed),
+            rounds,
+            f"{entry.data.name} `{entry.data.fingerprint}`",
+            entry.device,
+            entry.precision or "–",
+            f"{entry.wall_seconds:g}",
+            rate,
+            code,
+            entry.date,
+            f"`{entry.config_hash}`",
+        ]
+        rows.append(tuple(Field(text) for text in texts))
+    head = "first cell, cells, seed, rounds, data, device, precision, seconds, images/s, code, date, settings"
+    return Grid(tuple(head.split(", ")), tuple(rows))

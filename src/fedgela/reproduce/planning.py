@@ -1,0 +1,72 @@
+"""What cells would take, without running them."""
+
+from collections.abc import Mapping, Sequence
+
+from fedgela.errors import UserError, did_you_mean
+from fedgela.models import BACKBONES
+from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.sizes import Rates, images_of_a_run
+from fedgela.reproduce.tasks import Task
+
+OTHER_MODELS = ("efficientnet-b0",)
+
+
+def parse_rates(listed: Sequence[str]) -> dict[str, float]:
+    """model=value, such as resnet18=90000."""
+    rates = {}
+    known = [*BACKBONES, *OTHER_MODELS]
+    for text in listed:
+        model, equals, value = text.partition("=")
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = 0.0
+        if not equals or not 0 < rate < float("inf"):
+            raise UserError(f"--images-per-second {text!r}: write model=value, such as resnet18=90000")
+        if model not in known:
+            raise UserError(
+                f"--images-per-second: there is no model {model!r}{did_you_mean(model, known)}; "
+                f"there are {', '.join(known)}"
+            )
+        rates[model] = rate
+    return rates
+
+
+def plan(tasks: Sequence[Task], entries: Sequence[Entry], given: Mapping[str, float]) -> list[str]:
+    """A line a task with its seconds, and their sum."""
+    rates = Rates(entries, given)
+    lines, total, unknown, done, distinct = [], 0.0, 0, 0, set()
+    for task in tasks:
+        if task.done(entries):
+            done += 1
+            lines.append(f"{'in the ledger':>14}  {task.label}")
+            continue
+        key = (task.hash, task.seed, task.cell.measures in ("burden", "partition"))
+        if key in distinct:
+            lines.append(f"{'the same run':>14}  {task.label}")
+            continue
+        distinct.add(key)
+        seconds = _seconds(task, rates)
+        if seconds is None:
+            unknown += 1
+            lines.append(f"{'?':>14}  {task.label}")
+        else:
+            total += seconds
+            lines.append(f"{seconds:>12.0f} s  {task.label}")
+    told = f"{total:.0f} s in all for {len(distinct) - unknown} runs, {done} cells are in the ledger"
+    if unknown:
+        models = sorted({str(task.experiment.model) for task in tasks if _seconds(task, rates) is None})
+        told += f"; {unknown} cannot be told: --images-per-second MODEL=VALUE ({', '.join(models)})"
+    return [*lines, told]
+
+
+def _seconds(task: Task, rates: Rates) -> float | None:
+    if task.cell.measures == "partition":
+        return 10.0
+    images, rate = images_of_a_run(task.experiment), rates.of(task.experiment)
+    if images is None or rate is None:
+        return None
+    if task.cell.measures == "burden":
+        # a warm-up and five turns of both methods, each a round
+        return 16 * images / task.experiment.rounds / rate
+    return images / rate

@@ -1,0 +1,185 @@
+"""Where a cell stands: the ledger's lines that count for it, grouped by how they were obtained."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from fedgela.measures import communication
+from fedgela.paper import Cell, Summary, cells, experiment_of
+from fedgela.reproduce.ledger import ORIGINAL, Entry
+from fedgela.reproduce.settings import Settings, differences, settings_of
+from fedgela.reproduce.sizes import OFFICIAL
+
+CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Runs of one cell that differ by their seeds only."""
+
+    cell: Cell
+    entries: Mapping[int, Entry]  # by seed
+    notes: tuple[str, ...]  # what is not as in the paper; none: it is a reproduction
+
+    @property
+    def rounds(self) -> int:
+        return max(entry.rounds_run for entry in self.entries.values())
+
+    def values(self, metric: str, when: str = "best") -> dict[int, float]:
+        """By seed; GA, PA, an angle, or something measured."""
+        found: dict[int, float] = {}
+        for seed, entry in self.entries.items():
+            value = _value(entry, metric, when)
+            if value is not None:
+                found[seed] = value
+        return found
+
+
+def _value(entry: Entry, metric: str, when: str) -> float | None:
+    if metric in entry.measured:
+        return entry.measured[metric]
+    if metric in entry.angles:
+        return entry.angles[metric]
+    pair = getattr(entry, metric, None)
+    return None if pair is None else getattr(pair, when)
+
+
+class Standings:
+    """All cells' standings, from a ledger."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        by_cell: dict[str, list[Entry]] = {}
+        for entry in entries:
+            for id in entry.cells:
+                by_cell.setdefault(id, []).append(entry)
+        self._of = {cell.id: _standings(cell, by_cell[cell.id]) for cell in cells() if cell.id in by_cell}
+
+    def all_of(self, cell: Cell) -> list[Standing]:
+        """The best first: as in the paper, then by rounds and seeds."""
+        return self._of.get(cell.id, [])
+
+    def rows_of(self, cell: Cell) -> Sequence[Standing | None]:
+        """A row of a table for each, and one row, None, for a cell that is untried."""
+        return self.all_of(cell) or [None]
+
+    def of(self, cell: Cell) -> Standing | None:
+        return next(iter(self.all_of(cell)), None)
+
+    def tried(self, chosen: Iterable[Cell]) -> list[Cell]:
+        return [cell for cell in chosen if cell.id in self._of]
+
+    def summary(self, summary: Summary, metric: str) -> dict[int, float]:
+        """A summary's value by seed, of the seeds on which all of its cells were run."""
+        found: dict[int, dict[str, float]] = {}
+        for cell in summary.cells:
+            standing = self.of(cell)
+            for seed, value in (standing.values(metric) if standing else {}).items():
+                found.setdefault(seed, {})[cell.id] = value
+        combined = {seed: summary.combine(values) for seed, values in sorted(found.items())}
+        return {seed: value for seed, value in combined.items() if value is not None}
+
+    def reached(self, standing: Standing) -> dict[int, tuple[int | None, float | None]]:
+        """Rounds to FedAvg's best GA on the same seed, and the speedup over FedAvg's own (Table 9)."""
+        cell = standing.cell
+        (base_cell,) = cells(cell.table, cell.dataset, cell.setting, ["fedavg"])
+        base = self.of(base_cell)
+        found: dict[int, tuple[int | None, float | None]] = {}
+        for seed, entry in standing.entries.items():
+            if base is None or seed not in base.entries:
+                continue
+            theirs, mine = _records(base.entries[seed]), _records(entry)
+            goal = communication.best(theirs)
+            if goal is not None:
+                rounds = communication.rounds_to_reach(mine, goal)
+                first = communication.rounds_to_reach(theirs, goal)
+                found[seed] = rounds, communication.speedup(rounds, first)
+        return found
+
+
+def _records(entry: Entry) -> list[dict[str, Any]]:
+    return [{"round": i, "GA": GA} for i, GA in enumerate(entry.GA_by_round, start=1)]
+
+
+def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
+    groups: dict[tuple[str, tuple[str, ...]], dict[int, Entry]] = {}
+    for entry in entries:  # a later line of the same seed takes the place of an earlier one
+        if entry.kind == CELL_KINDS.get(cell.measures, "run"):
+            key = (entry.settings_hash(), tuple(notes_on(cell, entry)))
+            groups.setdefault(key, {})[entry.seed] = entry
+    found = [
+        Standing(cell, dict(sorted(group.items())), (*notes, *_divergence(group.values())))
+        for (_, notes), group in groups.items()
+    ]
+    found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
+    return [standing for standing in found if not _superseded(standing, found)]
+
+
+def _superseded(standing: Standing, others: Sequence[Standing]) -> bool:
+    """The same run cut short, where a longer one is there."""
+    rest = set(standing.notes[1:] if _is_short(standing) else standing.notes)
+    return any(
+        other.rounds > standing.rounds
+        and set(other.notes[1:] if _is_short(other) else other.notes) == rest
+        and set(standing.entries) <= set(other.entries)
+        for other in others
+    )
+
+
+def _is_short(standing: Standing) -> bool:
+    return bool(standing.notes) and standing.notes[0].endswith(" rounds")
+
+
+@cache
+def wanted_settings(cell: Cell) -> Settings:
+    return settings_of(experiment_of(cell))
+
+
+def notes_on(cell: Cell, entry: Entry) -> list[str]:
+    """What of a line is not as the cell has it; rounds first."""
+    notes = []
+    settings = entry.settings()
+    if settings is None:
+        notes.append("settings of another version of this software, which this one does not know")
+    else:
+        apart = differences(wanted_settings(cell), settings)
+        for d in sorted(apart, key=lambda d: d.key != "rounds"):
+            if d.key == "rounds":
+                if entry.kind == "run":
+                    notes.append(f"{d.found} of {d.wanted} rounds")
+            elif d.key != "image_size" or d.found is not None:  # of other data it is as the data has it
+                notes.append(f"{d.key} = {_shown(d.found)}, not {_shown(d.wanted)}")
+    if entry.data.variant != ORIGINAL:
+        notes.append(f"data: {entry.data.variant}")
+    return notes + _other_sizes(entry, settings or {})
+
+
+def _divergence(entries: Iterable[Entry]) -> list[str]:
+    """A result, not another setting: runs of several seeds stay together."""
+    lost = [entry for entry in entries if entry.diverged_round is not None]
+    told = ", ".join(f"round {entry.diverged_round} (seed {entry.seed})" for entry in lost)
+    return [f"the training loss was no finite number from {told} on"] if lost else []
+
+
+def _shown(value: object) -> str:
+    return "none" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _other_sizes(entry: Entry, settings: Settings) -> list[str]:
+    """Data of the right name, but not with as many samples, or not of the size, as it should have."""
+    official = OFFICIAL.get(entry.data.name.replace("_", "-"))
+    if official is None or entry.data.train is None or settings.get("validation"):
+        return []
+    train, test, shape = official
+    notes = []
+    if (entry.data.train, entry.data.test) != (train, test):
+        notes.append(f"{entry.data.train} + {entry.data.test} samples, not {train} + {test}")
+    if None not in (shape, entry.data.shape) and entry.data.shape != shape:
+        notes.append(f"samples of shape {'x'.join(map(str, entry.data.shape or ()))}")
+    return notes
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """ddof = 1; no deviation of a single value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -1,0 +1,187 @@
+"""Runs of cells: which there are to do, and doing them one after another into folders and the ledger.
+
+OUT/DATASET-SETTING-METHOD-HASH/seed-0/    a run's folder, found by the hash of its settings
+"""
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgela.config import Experiment, parse_experiment, set_key
+from fedgela.errors import UserError
+from fedgela.files import write_atomically
+from fedgela.paper import Cell
+from fedgela.progress import View
+from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
+from fedgela.reproduce.entries import entry_of_run
+from fedgela.reproduce.ledger import Entry, append, has, read_ledger
+from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
+from fedgela.reproduce.settings import hash_of
+from fedgela.reproduce.sizes import Rates, images_of_a_round
+from fedgela.runfolder import RunFolder
+from fedgela.runs import run_or_resume
+
+TRACKED = "-tracked"  # a folder whose run records more than others of the same settings
+
+
+@dataclass(frozen=True)
+class Task:
+    cell: Cell
+    experiment: Experiment  # with the changes that the command asks for
+
+    @property
+    def hash(self) -> str:
+        return hash_of(self.experiment)
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    @property
+    def label(self) -> str:
+        return f"{self.cell.id} seed {self.seed}"
+
+    def done(self, entries: Iterable[Entry]) -> bool:
+        return has(entries, self.cell.id, self.hash, self.seed, self.experiment.precision)
+
+    def folder(self, out: Path) -> Path:
+        """Where the run lies, perhaps by the name of another table's cell, or where it is to be."""
+        tracked = bool(getattr(self.experiment, "track", ()))
+        endings = [TRACKED] if tracked else ["", TRACKED]
+        for ending in endings:
+            for path in sorted(out.glob(f"*-{self.hash}{ending}")):
+                held = RunFolder(path / f"seed-{self.seed}")
+                # what tracked more gives all that is asked for, but only once it is finished
+                if held.exists() and (tracked == bool(ending) or held.result() is not None):
+                    return held.path
+        cell = self.cell
+        name = f"{cell.dataset}-{cell.setting}-{cell.method}-{self.hash}{endings[0]}"
+        return out / name / f"seed-{self.seed}"
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def tasks_of(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    changes: Sequence[str] = (),
+    change: Change = lambda table: None,
+) -> list[Task]:
+    """Seed by seed, so that what a budget cuts short is still fair to all methods. `changes` are key=value
+    as of --set; `change` does as it likes to a cell's table."""
+    tasks = []
+    for seed in seeds:
+        for cell in cells:
+            table: dict[str, Any] = {**cell.config, "seed": seed}
+            if needs_tracking(cell):
+                table["track"] = "angles"
+            change(table)
+            for assignment in changes:
+                set_key(table, assignment)
+            tasks.append(Task(cell, parse_experiment(table, cell.id)))
+    return tasks
+
+
+def needs_tracking(cell: Cell) -> bool:
+    """Angles of class means are recorded only where a run is asked to, those of classifiers always."""
+    special = cell.measures == "angles" and any(name.startswith("class_mean") for name in cell.metrics)
+    return special and "track" in Experiment.model_fields
+
+
+@dataclass
+class Outcome:
+    """What became of a command's tasks."""
+
+    added: list[Entry] = field(default_factory=list)
+    skipped: int = 0  # in the ledger already
+    failed: dict[str, str] = field(default_factory=dict)  # label -> why
+    left: list[Task] = field(default_factory=list)  # for the next command
+    stopped: str = ""  # by the budget, why
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    out: Path,
+    ledger: Path,
+    view: View,
+    budget: Budget | None = None,
+    variant: str | None = None,
+    repetitions: int = REPETITIONS,
+) -> Outcome:
+    """Do what the ledger lacks, and add each line as soon as it is there. `repetitions` are of measurements
+    of time."""
+    budget = budget or Budget(None)
+    outcome = Outcome()
+    rates = Rates(read_ledger(ledger))
+    for number, task in enumerate(tasks):
+        view.label = task.label
+        held = read_ledger(ledger)  # other processes add to it too
+        if task.done(held):
+            outcome.skipped += 1
+        elif not budget.fits(0):
+            outcome.stopped, outcome.left = "the budget is spent", list(tasks[number:])
+            break
+        else:
+            try:
+                entry = _do(task, out, held, view, budget, rates, variant, repetitions)
+            except OutOfBudget as stop:
+                outcome.stopped, outcome.left = f"{task.label}: {stop}", list(tasks[number:])
+                break
+            except Exception as error:
+                text = str(error) or type(error).__name__
+                outcome.failed[task.label] = text
+                view.note(f"failed: {text}")
+                if not isinstance(error, UserError):
+                    folder = task.folder(out)
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write_atomically(folder / "error.txt", traceback.format_exc())
+            else:
+                outcome.added += append(ledger, [entry])
+                rates.learn(entry)
+                (task.folder(out) / "error.txt").unlink(missing_ok=True)
+        view.advance()
+    view.label = ""
+    return outcome
+
+
+def _do(
+    task: Task,
+    out: Path,
+    held: Sequence[Entry],
+    view: View,
+    budget: Budget,
+    rates: Rates,
+    variant: str | None,
+    repetitions: int,
+) -> Entry:
+    if task.cell.measures == "burden":
+        return measure_burden(task.cell, task.experiment, held, variant, repetitions)
+    folder = task.folder(out)
+    if task.cell.measures == "partition":
+        return measure_partition(task.cell, task.experiment, folder, held, variant)
+    listener = WithinBudget(view, budget, _round_seconds(task, RunFolder(folder), rates))
+    if not (folder.parent.name.endswith(TRACKED) and RunFolder(folder).result() is not None):
+        run_or_resume(task.experiment, folder, listener)
+    entry = entry_of_run(folder, task.cell, held, variant)
+    if task.cell.id not in entry.cells:
+        raise UserError(
+            f"{task.cell.id}: the run did not record {', '.join(task.cell.metrics)}, "
+            "which this table is about"
+        )
+    return entry
+
+
+def _round_seconds(task: Task, folder: RunFolder, rates: Rates) -> float | None:
+    """What a round is expected to take: as the rounds before, or as images took elsewhere."""
+    if folder.exists() and (folder.path / "metrics.jsonl").exists():
+        try:
+            seconds = [record["seconds"] for record in folder.records()]
+        except (ValueError, KeyError):  # a line cut off by a kill; the run itself mends that
+            seconds = []
+        if seconds:
+            return slowest(seconds)
+    images, rate = images_of_a_round(task.experiment), rates.of(task.experiment)
+    return None if images is None or rate is None else images / rate

@@ -1,0 +1,80 @@
+"""A run's rounds as TensorBoard events, in RUN/tensorboard."""
+
+from typing import TYPE_CHECKING
+
+from fedgela.config import Experiment
+from fedgela.evaluation import Record
+from fedgela.runfolder import RunFolder
+from fedgela.runs import Listener
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+# how a number's name begins, and the group of charts that it goes to
+_GROUPS = {
+    ("GA", "PA", "local_accuracy"): "accuracy",
+    ("angle_", "class_mean_angle_"): "angles",
+    ("nc1", "nc2", "nc3", "nc4"): "collapse",
+    ("drift", "adaptation_cost", "gradient_norm"): "models",
+}
+
+
+def tag_of(name: str) -> str:
+    """`accuracy/GA`, `angles/angle_all_server`, ..."""
+    group = next((g for starts, g in _GROUPS.items() if name.startswith(starts)), "training")
+    return f"{group}/{name}"
+
+
+class Events(Listener):
+    """Writes what it hears, and passes it on to the listener that it stands before."""
+
+    def __init__(self, folder: RunFolder, passes_to: Listener) -> None:
+        self.folder = folder
+        self.passes_to = passes_to
+        self.writer: SummaryWriter | None = None
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # All rounds are written again, from the first: purge_step makes readers forget what earlier files
+        # say of them, rounds after the checkpoint that are run again as well as holes a kill has left.
+        self.writer = SummaryWriter(str(self.folder.path / FOLDER), purge_step=1 if done else None)
+        for record in self.folder.records():
+            self._write(record)
+        self.writer.flush()
+        self.passes_to.started(experiment, done)
+
+    def round(self, record: Record) -> None:
+        self._write(record)
+        if self.writer is not None:
+            self.writer.flush()
+        self.passes_to.round(record)
+
+    def saved(self, round: int) -> None:
+        self.passes_to.saved(round)
+
+    def finishing(self) -> None:
+        self.passes_to.finishing()
+
+    def note(self, text: str) -> None:
+        self.passes_to.note(text)
+
+    def finished(self, result: Record) -> None:
+        """Accuracies that are measured once, after the last round."""
+        for name in ("PA", "PA_finetuned"):
+            if name in result and result.get("finetuned"):
+                PA = result["finetuned"]["last"].get(name)
+                self._write({"round": result["rounds"], name: PA})
+        self.passes_to.finished(result)
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def _write(self, record: Record) -> None:
+        if self.writer is None:
+            return
+        for name, value in record.items():
+            if name != "round" and isinstance(value, int | float):
+                self.writer.add_scalar(tag_of(name), value, record["round"])

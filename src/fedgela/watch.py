@@ -1,0 +1,162 @@
+"""`fedgela watch`: how the runs of a folder are getting on, from their files only."""
+
+import statistics
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.report.loading import read_records, read_result, run_folders
+from fedgela.runfolder import METRICS, RunFolder
+from fedgela.runs import best_and_last
+from fedgela.seeds import SEEDS
+
+RECENT = 10  # rounds that tell how long one takes
+QUIET = 15.0  # seconds without a process after which a folder of several runs is over
+
+Stage = Literal["running", "finishing", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run as its files tell of it."""
+
+    path: Path
+    name: str  # its folder, seen from the one that is watched
+    experiment: Experiment
+    records: list[Record]
+    result: Record | None
+    stage: Stage
+    checkpoints: dict[int, float]  # by round, the time of writing; the newest last
+
+    @property
+    def done(self) -> int:
+        return int(self.records[-1]["round"]) if self.records else 0
+
+    @property
+    def alive(self) -> bool:
+        return self.stage in ("running", "finishing")
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        held = [r["seconds"] for r in self.records[-RECENT:] if isinstance(r.get("seconds"), int | float)]
+        return statistics.median(held) if held else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the rounds; fine-tuning comes on top."""
+        each = self.seconds_a_round
+        return None if each is None else each * (self.experiment.rounds - self.done)
+
+    def last(self, name: str) -> float | None:
+        """Of the last round that has it."""
+        return next((r[name] for r in reversed(self.records) if r.get(name) is not None), None)
+
+    def accuracy(self, name: str) -> Record | None:
+        """Best and last with their rounds: of the result, or of the rounds so far."""
+        held = (self.result or {}).get(name)
+        return held if held is not None else best_and_last(self.records, name)
+
+    def personal(self) -> tuple[str, Record | None]:
+        """PA, or until a fine-tuned PA is known the local models' accuracy, with its label."""
+        PA = self.accuracy("PA")
+        return ("PA", PA) if PA is not None else ("local", self.accuracy("local_accuracy"))
+
+
+@dataclass
+class Look:
+    """What there is at one moment."""
+
+    runs: list[Seen] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)  # seeds whose turn has not come
+    notes: list[str] = field(default_factory=list)  # what is damaged, each with its file
+    more_may_come: bool = False  # after those that there are
+
+    @property
+    def alive(self) -> bool:
+        return any(run.alive for run in self.runs)
+
+
+class Watcher:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: dict[Path, tuple[object, list[Record], list[str]]] = {}
+
+    def look(self) -> Look:
+        """A UserError where there is no run, or where the only one cannot be read."""
+        found = Look()
+        problems: list[UserError] = []
+        for folder in run_folders(self.path):
+            try:
+                found.runs.append(self._see(RunFolder(folder), found.notes))
+            except UserError as error:
+                problems.append(error)
+        if not found.runs:
+            raise problems[0]
+        found.notes += [str(problem).splitlines()[0] for problem in problems]
+        there = {run.path.name for run in found.runs}
+        seeds = self._seeds()
+        found.waiting = [name for name in seeds if name not in there]
+        # a comparison does not say how many runs it will have; one that was stopped has none after it
+        several = bool(found.waiting) or (not seeds and all(run.path != self.path for run in found.runs))
+        found.more_may_come = several and all(run.stage in ("finished", "failed") for run in found.runs)
+        return found
+
+    def _see(self, folder: RunFolder, notes: list[str]) -> Seen:
+        experiment = folder.experiment()
+        # the lock before the result: a run that ends in between is finished, not stopped
+        alive = folder.is_locked()
+        result = read_result(folder, notes.append)
+        records, damaged = self._records(folder.path / METRICS, alive)
+        notes += damaged
+        done = int(records[-1]["round"]) if records else 0
+        stage: Stage
+        if result is not None:
+            stage = "finished"
+        elif alive:
+            stage = "running" if done < experiment.rounds else "finishing"
+        else:
+            stage = "failed" if (folder.path / "error.txt").exists() else "stopped"
+        inside = folder.path.relative_to(self.path)
+        name = str(inside) if inside.parts else folder.path.resolve().name
+        return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoint_times())
+
+    def _records(self, path: Path, alive: bool) -> tuple[list[Record], list[str]]:
+        """Read again only when the file has changed."""
+        try:
+            now = path.stat()
+        except OSError:
+            return [], []
+        key = (now.st_mtime_ns, now.st_size, alive)
+        if path not in self._held or self._held[path][0] != key:
+            notes: list[str] = []
+            records = read_records(path, notes.append, being_written=alive)
+            self._held[path] = (key, records, notes)
+        _, records, notes = self._held[path]
+        return records, notes
+
+    def _seeds(self) -> list[str]:
+        try:
+            seeds = tomllib.loads((self.path / SEEDS).read_text())["seeds"]
+            return [f"seed-{int(seed)}" for seed in seeds]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+
+def follow(watcher: Watcher, show: Callable[[Look], None], every: float) -> None:
+    """Show the folder until no process works in it any more. Between two runs of several there is none for
+    a while: then the end is told by the time that none comes."""
+    last_alive = None
+    while True:
+        look = watcher.look()
+        show(look)
+        if look.alive:
+            last_alive = time.monotonic()
+        elif last_alive is None or not look.more_may_come or time.monotonic() - last_alive > QUIET:
+            return
+        time.sleep(every)

@@ -1,0 +1,201 @@
+"""What `fedgela watch` shows: a table that changes on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedgela.report.costs import duration
+from fedgela.watch import Look, Seen, Watcher, follow
+
+BARS = "▁▂▃▄▅▆▇█"
+TREND = 24  # characters of a sparkline
+WIDE = 110  # columns of a terminal that has room for sparklines in a table
+STYLES = {"running": "green", "finishing": "green", "finished": "bold", "stopped": "yellow", "failed": "red"}
+
+
+def sparkline(values: Sequence[float | None], width: int = TREND) -> str:
+    """The last values from their least to their most; longer series are thinned out."""
+    held = [v for v in values if v is not None]
+    if len(held) > width:
+        held = [held[round(i * (len(held) - 1) / (width - 1))] for i in range(width)]
+    if not held:
+        return ""
+    low, high = min(held), max(held)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((v - low) * scale)] for v in held)
+
+
+def stage_of(run: Seen) -> str:
+    """In words, with what to do where something is to be done."""
+    if run.stage == "finishing":
+        return "measuring the final models"
+    if run.stage == "stopped":
+        return f"stopped: no process works on it; 'fedgela resume {run.path}' goes on"
+    if run.stage == "failed":
+        return f"failed: {run.path / 'error.txt'} says why"
+    return run.stage
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _pace(run: Seen) -> list[str]:
+    each, left = run.seconds_a_round, run.seconds_left
+    parts = [f"{duration(each)} a round"] if each is not None else []
+    if left is not None and run.stage == "running":
+        parts.append(f"{duration(round(left))} left")
+    return parts
+
+
+def _trend(run: Seen, name: str) -> str:
+    return sparkline([record.get(name) for record in run.records])
+
+
+def rows_of(run: Seen) -> list[tuple[str, str]]:
+    """One run in full: what each row is called, and what it says."""
+    rows = [("state", stage_of(run))]
+    rows.append(("rounds", ", ".join([f"{run.done} of {run.experiment.rounds}", *_pace(run)])))
+    label, personal = run.personal()
+    for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
+        if summary is not None:
+            key = "local_accuracy" if name == "local" else name
+            best = f"best {_number(summary['best'])} (round {summary['best_round']})"
+            rows.append((name, f"{_number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
+    loss = run.last("train_loss")
+    if loss is not None:
+        rows.append(("loss", f"{_number(loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
+    if run.checkpoints:
+        rounds = ", ".join(map(str, run.checkpoints))
+        ago = max(0.0, time.time() - list(run.checkpoints.values())[-1])
+        kept = f"{'rounds' if len(run.checkpoints) > 1 else 'round'} {rounds}"
+        rows.append(("checkpoints", kept + (f", the last {duration(round(ago))} ago" if run.alive else "")))
+    return rows
+
+
+def line_of(run: Seen) -> str:
+    """One run in a line."""
+    parts = [run.name, run.stage, f"round {run.done}/{run.experiment.rounds}"]
+    label, personal = run.personal()
+    for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
+        if summary is not None:
+            parts.append(f"{name} {_number(summary['last'])} (best {_number(summary['best'])})")
+    loss = run.last("train_loss")
+    if loss is not None:
+        parts.append(f"loss {_number(loss, 4)}")
+    return "  ".join(parts + _pace(run))
+
+
+def to_text(look: Look) -> str:
+    """The whole state in plain lines."""
+    if len(look.runs) == 1 and not look.waiting:
+        run = look.runs[0]
+        lines = [f"{run.name}  {run.experiment.algorithm.title}"]
+        lines += [f"  {name:12s}{text}" for name, text in rows_of(run)]
+    else:
+        lines = [line_of(run) for run in look.runs]
+        lines += [f"{name}  waiting" for name in look.waiting]
+        lines += [f"{run.name}  {stage_of(run)}" for run in look.runs if run.stage in ("stopped", "failed")]
+    return "\n".join(lines + [f"note: {note}" for note in look.notes]) + "\n"
+
+
+def to_rich(look: Look, width: int) -> RenderableType:
+    alone = len(look.runs) == 1 and not look.waiting
+    parts: list[RenderableType] = [_panel(look.runs[0]) if alone else _table(look, width >= WIDE)]
+    if not alone:
+        told = [f"{run.name}: {stage_of(run)}" for run in look.runs if run.stage in ("stopped", "failed")]
+        parts += [Text(text, style="yellow") for text in told]
+    parts += [Text(f"note: {note}", style="yellow") for note in look.notes]
+    return Group(*parts)
+
+
+def _panel(run: Seen) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(Text(run.name, style="bold"), Text(run.experiment.algorithm.title))
+    bar = ProgressBar(total=run.experiment.rounds, completed=run.done, width=40)
+    for name, text in rows_of(run):
+        grid.add_row(name, Text(text, style=STYLES[run.stage] if name == "state" else ""))
+        if name == "rounds":
+            grid.add_row("", bar)
+    return grid
+
+
+def _table(look: Look, wide: bool) -> RenderableType:
+    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), show_edge=False)
+    table.add_column("run", overflow="fold", min_width=12)  # where room is short, it alone gives way
+    table.add_column("state", no_wrap=True)
+    for name in ("round", "GA", "best", "PA", "best", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("GA so far", no_wrap=True)
+    table.add_column("a round", justify="right", no_wrap=True)
+    table.add_column("left", justify="right", no_wrap=True)
+    local = False
+    for run in look.runs:
+        GA = run.accuracy("GA") or {}
+        label, personal = run.personal()
+        mark = "*" if label == "local" and personal else ""
+        local = local or bool(mark)
+        numbers = [GA.get("last"), GA.get("best"), (personal or {}).get("last"), (personal or {}).get("best")]
+        cells = [_number(number) for number in numbers]
+        each, left = run.seconds_a_round, run.seconds_left
+        table.add_row(
+            escape(run.name),
+            Text(run.stage, style=STYLES[run.stage]),
+            f"{run.done}/{run.experiment.rounds}",
+            *cells[:3],
+            cells[3] + mark,
+            _number(run.last("train_loss"), 4 if wide else 3),
+            *([_trend(run, "GA")] if wide else []),
+            duration(each) if each is not None else "-",
+            duration(round(left)) if left is not None and run.stage == "running" else "",
+        )
+    for name in look.waiting:
+        table.add_row(escape(name), "waiting")
+    if local:
+        table.caption = "* of local models: PA is known after fine-tuning"
+        table.caption_justify = "left"
+    return table
+
+
+def watch(watcher: Watcher, console: Console, once: bool, every: float) -> None:
+    if once:
+        print(to_text(watcher.look()), end="")
+    elif console.is_terminal:
+        first = watcher.look()  # what is wrong is said before the screen is taken
+        with Live(to_rich(first, console.width), console=console, auto_refresh=False) as live:
+            follow(watcher, lambda look: live.update(to_rich(look, console.width), refresh=True), every)
+    else:
+        lines = _Lines()
+        follow(watcher, lines.show, every)
+
+
+class _Lines:
+    """For logs: the state, then a line for every run that has changed, and every note once."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, tuple[int, str]] = {}
+        self.told: set[str] = set()
+
+    def show(self, look: Look) -> None:
+        if not self.shown:
+            print(to_text(look), end="", flush=True)
+            self.told.update(look.notes)
+        else:
+            for run in look.runs:
+                before = self.shown.get(run.name, (-1, ""))
+                if before != (run.done, run.stage):
+                    print(line_of(run), flush=True)
+                if before[1] != run.stage and run.stage in ("stopped", "failed"):
+                    print(f"{run.name}  {stage_of(run)}", flush=True)
+            for note in look.notes:
+                if note not in self.told:
+                    print(f"note: {note}", flush=True)
+                    self.told.add(note)
+        self.shown = {run.name: (run.done, run.stage) for run in look.runs}

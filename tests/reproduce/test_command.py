@@ -1,0 +1,159 @@
+"""fedgela reproduce, from the command line."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedgela import cli
+from fedgela.reproduce.ledger import append, read_ledger
+
+Cli = Callable[..., tuple[int, str, str]]
+ONE = ["main", "--dataset", "cifar10", "--setting", "full-dir0.1"]
+QUICK = ["--set", "min_samples=0", "--set", "engine=eager", "--set", "threads=1"]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedgela", "reproduce", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+MISTAKES = {
+    "no table": (["mian"], "no table 'mian' .did you mean 'main'"),
+    "nothing named": ([], "name a table, such as main"),
+    "no such setting": (["main", "--setting", "ful-iid"], "no setting 'ful-iid' .did you mean 'full-iid'"),
+    "no such method": (["main", "--methods", "fedge"], "main has no method 'fedge' .did you mean 'fedgen'"),
+    "no such data set": (["isic", "--dataset", "cifar10"], "isic has no data set 'cifar10'"),
+    "two at once": (["--list", "--table"], "--list and --table: one at a time"),
+    "add nothing": (["--add"], "--add: name folders"),
+    "add what is not there": (["--add", "nowhere"], "no run in or below"),
+    "cell alone": (["main", "--cell", "x"], "--cell goes with --add"),
+    "no such cell": (["--add", ".", "--cell", "main/svhn/full-iid/fedgla"], "did you mean 'main/"),
+    "no such key": ([*ONE, "--set", "ronds=1"], "no key 'ronds' .did you mean 'rounds'"),
+    "no such model": (["main", "--plan", "--images-per-second", "resnet19=9"], "did you mean 'resnet18'"),
+    "no rate": (["main", "--plan", "--images-per-second", "resnet18=fast"], "write model=value"),
+    "page in no folder": (["--table"], "is to be a file in a folder that exists"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_line_or_two(mistake: str, command: Cli) -> None:
+    arguments, complaint = MISTAKES[mistake]
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert complaint.replace(" .", " (") in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_a_damaged_ledger_is_told_before_anything_runs(command: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text("{}\n")
+    code, _, err = command(*ONE, "--ledger", "ledger.jsonl")
+    assert code == 2
+    assert "ledger.jsonl, line 1: damaged" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_list_counts_cells_and_what_the_ledger_has(command: Cli, tmp_path: Path, make_entry) -> None:
+    append(tmp_path / "results/ledger.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg")])
+    code, out, _ = command("--list")
+    assert code == 0
+    (main,) = [line.split() for line in out.splitlines() if line.startswith("main ")]
+    assert main[3:5] == ["198", "1"]
+    assert "914 cells, 573 different runs, 1 of them in the ledger" in out
+    _, out, _ = command("--list", "main")
+    (setting,) = [line for line in out.splitlines() if line.startswith("cifar10 ") and "full-dir0.1" in line]
+    assert "1 of 11" in setting
+    assert "fedavg*, fedprox," in setting
+
+
+def test_the_plan_is_images_over_images_per_second(command: Cli, tmp_path: Path, make_entry) -> None:
+    arguments = [*ONE, "--methods", "fedavg,fedgela", "--plan"]
+    _, out, _ = command(*arguments, "--images-per-second", "resnet18=100000")
+    # 50 rounds of 10 epochs of 50,000 images, and two rounds' worth of fine-tuning for FedAvg
+    assert "260 s  main/cifar10/full-dir0.1/fedavg seed 0" in out
+    assert "250 s  main/cifar10/full-dir0.1/fedgela seed 0" in out
+    assert "510 s in all for 2 runs" in out
+    _, out, _ = command(*arguments)
+    assert "2 cannot be told: --images-per-second MODEL=VALUE (resnet18)" in out
+    append(tmp_path / "results/ledger.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg")])
+    _, out, _ = command(*arguments)  # 70,000 images a second in the ledger
+    assert "in the ledger  main/cifar10/full-dir0.1/fedavg" in out
+    assert "357 s  main/cifar10/full-dir0.1/fedgela" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cells_of_several_tables_at_once(command: Cli) -> None:
+    chosen = ["main", "ablation", *ONE[1:], "--methods", "fedavg,fedge", "--plan"]
+    _, out, _ = command(*chosen, "--images-per-second", "resnet18=100000")
+    assert "the same run  ablation/cifar10/full-dir0.1/fedavg" in out
+    assert "s  ablation/cifar10/full-dir0.1/fedge" in out
+
+
+def test_a_cell_runs_is_skipped_and_shown(command: Cli, tmp_path: Path, tiny_data: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    small = ["--rounds", 2, "--set", "epochs=1", "--set", "model=simple-cnn", *QUICK]
+    arguments = [
+        *ONE,
+        "--methods",
+        "fedgela",
+        "--seeds",
+        "0,1",
+        *small,
+        "--data-dir",
+        tiny_data,
+        "--device",
+        "cpu",
+    ]
+    code, out, _ = command(*arguments, "--data-note", "noise")
+    assert code == 0
+    assert "main/cifar10/full-dir0.1/fedgela seed 1  PA best" in out
+    assert "2 added to results/ledger.jsonl, 0 there already" in out
+    entries = read_ledger(tmp_path / "results/ledger.jsonl")
+    assert [entry.seed for entry in entries] == [0, 1]
+    assert (
+        len(list((tmp_path / "runs/reproduce").glob("cifar10-full-dir0.1-fedgela-*/seed-*/result.json"))) == 2
+    )
+    code, out, _ = command(*arguments)
+    assert "0 added to results/ledger.jsonl, 2 there already" in out
+    code, out, _ = command("--table", "--html", "page.html")
+    assert code == 0
+    text = (tmp_path / "docs/reproduction.md").read_text()
+    assert "1. 2 of 50 rounds; model = simple-cnn, not resnet18; " in text
+    assert "data: noise" in text
+    assert "<table>" in (tmp_path / "page.html").read_text()
+    code, out, _ = command(
+        *ONE,
+        "--methods",
+        "fedgela",
+        "--data-dir",
+        tmp_path / "nowhere",
+        "--device",
+        "cpu",
+        "--set",
+        "dataset=nothing",
+    )
+    assert code == 1  # a failed run is told, and is no line
+    assert "failed: main/cifar10/full-dir0.1/fedgela seed 0: dataset: 'nothing'" in out
+
+
+def test_a_command_stopped_by_its_budget_says_so(command: Cli, tiny_data: Path) -> None:
+    small = ["--set", "epochs=1", "--set", "model=simple-cnn", *QUICK, "--device", "cpu"]
+    code, out, _ = command(*ONE, *small, "--methods", "fedgela", "--data-dir", tiny_data, "--budget", 0)
+    assert code == 0
+    assert "stopped: the budget is spent; the same command goes on, 1 left" in out
+
+
+def test_smoke_of_a_part(command: Cli) -> None:
+    code, out, _ = command("phi", "--smoke", "--methods", "fedgela-exp", "--setting", "full-iid,full-dir0.1")
+    assert code == 0
+    assert "2 runs work, 0 do not" in out

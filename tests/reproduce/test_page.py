@@ -1,0 +1,133 @@
+"""The page says what the ledger holds, and the repository's page is that of its ledger."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgela.paper import cells, common
+from fedgela.reproduce.document import to_html, to_markdown
+from fedgela.reproduce.ledger import Entry, read_ledger
+from fedgela.reproduce.page import page
+
+ROOT = Path(__file__).resolve().parents[2]
+WHERE = "main/cifar10/full-dir0.1"
+
+
+def shown(entries: list[Entry]) -> str:
+    return to_markdown(page(entries))
+
+
+def row(text: str, start: str) -> str:
+    (line,) = [line for line in text.splitlines() if re.match(rf"\| {start}( <sup>[\d,]+</sup>)? \|", line)]
+    return line
+
+
+def section(text: str, number: str) -> str:
+    return text.split(f"## {number} ", 1)[1].split("\n## ", 1)[0]
+
+
+@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="outside of the repository")
+def test_the_repositorys_page_is_what_its_ledger_gives() -> None:
+    assert (ROOT / "docs/reproduction.md").read_text("utf-8") == shown(
+        read_ledger(ROOT / "results/ledger.jsonl")
+    ), "run 'fedgela reproduce --table'"
+
+
+def test_nothing_tried_is_a_line() -> None:
+    text = shown([])
+    assert "Untried as a whole: Table 2 (`main`), Table 3" in text
+    assert "| 573 | 0 | 0 |" in text
+    assert "▲" not in text.split("## What was tried")[1]
+
+
+def test_ours_stand_beside_the_papers(make_entry) -> None:
+    entries = [
+        make_entry(f"{WHERE}/fedgela", PA=PA, GA=GA, seed=seed) for seed, PA, GA in ((0, 94, 62), (1, 95, 64))
+    ]
+    table = section(shown(entries), "Table 2")
+    line = row(table, "FedGELA")
+    # the paper has PA 94.28 and GA 61.57
+    assert "| 0, 1 | 94.28 | 94.50 ± 0.71 | ▲ +0.22 | 61.57 | 63.00 ± 1.41 | ▲ +1.43 | 93.50 ± 0.71 |" in line
+    assert row(table, "FedAvg").startswith("| FedAvg | – | 92.66 | untried | – | 54.57 | untried |")
+    assert "Untried: svhn full-iid" in table
+
+
+def test_below_the_papers_is_marked(make_entry) -> None:
+    table = section(shown([make_entry(f"{WHERE}/fedgela", PA=94.28, GA=61.566)]), "Table 2")
+    assert "| 94.28 | 94.28 | ▲ +0.00 | 61.57 | 61.57 | ▲ +0.00 |" in row(table, "FedGELA")
+    table = section(shown([make_entry(f"{WHERE}/fedgela", PA=94.2, GA=1.0)]), "Table 2")
+    assert "▼ −0.08" in table
+    assert "▼ −60.57" in table
+
+
+def test_fewer_rounds_and_other_data_have_a_note(make_entry) -> None:
+    short = make_entry(f"{WHERE}/fedavg", rounds=10)
+    data = short.data.model_copy(update={"variant": "re-compressed images", "train": 9000, "test": 10000})
+    text = shown([short.model_copy(update={"data": data})])
+    assert "FedAvg <sup>1</sup>" in row(section(text, "Table 2"), "FedAvg")
+    assert "1. 10 of 50 rounds; data: re-compressed images; 9000 + 10000 samples, not 50000 + 10000\n" in text
+    assert "| 10 of 50 |" in text.split("How each was obtained")[1]
+
+
+def test_what_is_as_in_the_paper_goes_before_a_run_cut_short(make_entry) -> None:
+    entries = [make_entry(f"{WHERE}/fedavg", GA=10.0, rounds=10), make_entry(f"{WHERE}/fedavg", GA=55.0)]
+    table = section(shown(entries), "Table 2")
+    assert "55.00" in row(table, "FedAvg")  # one row: the short run is not shown any more
+    assert "<sup>" not in table
+
+
+def test_another_variant_of_a_method_is_another_row(make_entry) -> None:
+    other = {"name": "fedgela", "phi": "power:0.5"}
+    entries = [make_entry(f"{WHERE}/fedgela"), make_entry(f"{WHERE}/fedgela", GA=70.0, algorithm=other)]
+    text = shown(entries)
+    table = section(text, "Table 2")
+    assert len([line for line in table.splitlines() if line.startswith("| FedGELA")]) == 2
+    assert "1. algorithm.phi = power:0.5, not power:1" in text
+
+
+def test_best_baseline_and_margins(make_entry) -> None:
+    where = "pcdd/cifar10/p10c2"
+    methods = [*common().baselines, "fedgela"]
+    entries = [make_entry(f"{where}/{m}", PA=80 + i, GA=40 + i) for i, m in enumerate(methods)]
+    text = shown(entries)
+    best = row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
+    assert "| 10 of 10 | 94.07 | 89.00 | ▼ −5.07 | 52.02 | 49.00 | ▼ −3.02 |" in best
+    margins = text.split("## Margins")[1]
+    assert "| +3.76 | +10.00 | +10.00 | +12.34 | +10.00 | +10.00 |" in row(
+        margins, "cifar10 p10c2, over FedAvg"
+    )
+    assert "| +1.77 | +1.00 | +1.00 | +7.58 |" in row(margins, "cifar10 p10c2, over best baseline")
+    incomplete = shown(entries[1:])
+    assert "incomplete" in row(section(incomplete, "Table 5"), "Best baseline, cifar10 p10c2")
+
+
+def test_rounds_to_fedavgs_best(make_entry) -> None:
+    where = "communication/cifar10/full-dir0.1"
+    curves = {"fedavg": [10.0, 30.0, 40.0, 40.0], "fedgela": [20.0, 45.0, 45.0, 45.0], "fedrep": [1.0] * 4}
+    entries = [make_entry(f"{where}/{m}", line={"GA_by_round": tuple(c)}) for m, c in curves.items()]
+    table = section(shown(entries), "Table 9")
+    assert "| 0 | 100 | 3 | 1x | 1.00x |" in row(table, "FedAvg")
+    assert "| 0 | 67 | 2 | 1.49x | 1.50x |" in row(table, "FedGELA")
+    assert "| 0 | - | - | - | - |" in row(table, "FedRep")
+
+
+def test_a_line_that_this_version_cannot_read_says_so(make_entry) -> None:
+    entry = make_entry(f"{WHERE}/fedavg")
+    old = entry.model_copy(update={"config": {**entry.config, "forgotten": 1}})
+    assert "settings of another version" in shown([old])
+
+
+def test_runs_are_shown_once(make_entry) -> None:
+    text = shown([make_entry(f"{WHERE}/fedavg")])
+    assert "1 cells are runs that stand in the tables above" in section(text, "Table 8")
+    assert len(cells("std")) == 209
+
+
+def test_html_has_colours_and_no_markup_of_the_ledgers(make_entry) -> None:
+    entry = make_entry(f"{WHERE}/fedgela", PA=99.0, GA=1.0)
+    data = entry.data.model_copy(update={"variant": "<b>bold</b> & more"})
+    html = to_html(page([entry.model_copy(update={"data": data})]), "title")
+    assert '<td class="reached">▲ +4.72</td>' in html
+    assert '<td class="below">▼ −60.57</td>' in html
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in html

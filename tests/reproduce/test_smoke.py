@@ -1,0 +1,90 @@
+"""Every cell of the paper can be run: shown at tiny size."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgela.models import make_backbone
+from fedgela.paper import TABLES, cells
+from fedgela.progress import View
+from fedgela.reproduce.document import to_markdown
+from fedgela.reproduce.entries import different_runs, same_run
+from fedgela.reproduce.ledger import read_ledger
+from fedgela.reproduce.page import page
+from fedgela.reproduce.smoke import DEEP, one_of_each, tiny_tasks
+from fedgela.reproduce.tasks import run_tasks, tasks_of
+from fedgela.resolve import resolve
+
+CLASSES = {
+    "svhn": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "fed-isic2019": 8,
+    "femnist": 62,
+    "shakespeare": 80,
+}
+
+
+def test_all_runs_are_experiments_at_full_size_and_tiny(tiny_data: Path) -> None:
+    runs = different_runs(cells())
+    assert len(runs) == 573
+    assert len({(task.hash, task.cell.measures == "burden") for task in tasks_of(runs, [0])}) >= 566
+    for task in tiny_tasks(runs, tiny_data):
+        assert task.experiment.rounds == 1
+        assert task.experiment.clients == task.cell.config["clients"]
+        assert task.experiment.projection == task.cell.config["projection"]
+        assert task.experiment.partition == task.cell.config["partition"]
+
+
+def test_every_partition_can_be_drawn_with_the_papers_clients(tiny_data: Path) -> None:
+    seen = set()
+    for task in tiny_tasks(different_runs(cells()), tiny_data):
+        e = task.experiment
+        if (e.dataset, e.partition, e.clients) not in seen:
+            seen.add((e.dataset, e.partition, e.clients))
+            _, federation = resolve(e)
+            assert federation.clients == e.clients
+            assert federation.data.classes == CLASSES[e.dataset]
+    assert len(seen) == 26
+
+
+def test_the_nets_that_are_stood_in_for_can_be_made(tiny_data: Path) -> None:
+    made = set()
+    for cell in different_runs(cells()):
+        model = cell.config["model"]
+        if model in DEEP and model not in made and model != "efficientnet-b0":  # the hub's
+            _, federation = resolve(tiny_tasks([cell], tiny_data)[0].experiment)
+            assert make_backbone(model, federation.data.spec).width > 0
+            made.add(model)
+    assert made == {"resnet18", "resnet50", "lstm"}
+
+
+def test_a_few_cells_cover_every_table_data_set_and_method() -> None:
+    covered = {(o.table, o.dataset, o.method) for cell in one_of_each() for o in same_run(cell)}
+    assert covered == {(cell.table, cell.dataset, cell.method) for cell in cells()}
+
+
+# in parts, for processes to share
+GROUPS = [
+    f"{table}/{dataset}" for table in TABLES for dataset in dict.fromkeys(c.dataset for c in cells(table))
+]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_cells_run_and_are_shown(group: str, tiny_data: Path, tmp_path: Path) -> None:
+    chosen = [cell for cell in one_of_each() if f"{cell.table}/{cell.dataset}" == group]
+    tasks = tiny_tasks(chosen, tiny_data)
+    ledger = tmp_path / "ledger.jsonl"
+    outcome = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())), repetitions=1)
+    assert outcome.failed == {}
+    assert len(outcome.added) == len(chosen)
+    entries = read_ledger(ledger)
+    for cell in chosen:
+        assert any(cell.id in entry.cells for entry in entries)
+    shown = to_markdown(page(entries))
+    if chosen and chosen[0].measures not in ("burden", "partition"):
+        assert f"1 of {chosen[0].config['rounds']} rounds" in shown
+    again = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())), repetitions=1)
+    assert (again.added, again.skipped) == ([], len(chosen))

@@ -1,0 +1,190 @@
+"""Cells are run once, stop within a budget, and go on where they stopped."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.paper import experiment_of, find_cell
+from fedgela.progress import View
+from fedgela.reproduce import budget as budgets
+from fedgela.reproduce.adding import gather, recognise
+from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
+from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.smoke import tiny_tasks
+from fedgela.reproduce.tasks import Task, run_tasks
+from fedgela.runfolder import RunFolder
+from fedgela.runs import Listener, run
+from helpers import outcome_of
+
+CELL = "main/cifar10/full-dir0.1/fedgela"
+
+
+class Clock:
+    """Time that passes only when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(budgets, "time", clock)
+    return clock
+
+
+class Ticking(View):
+    """Every round takes ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(Console(file=io.StringIO()))
+        self.clock = clock
+        self.rounds: list[int] = []
+
+    def round(self, record: Record) -> None:
+        self.clock.now += 10
+        self.rounds.append(record["round"])
+
+
+def quiet() -> View:
+    return View(Console(file=io.StringIO()))
+
+
+def with_rounds(task: Task, rounds: int) -> Task:
+    return Task(task.cell, task.experiment.with_(rounds=rounds))
+
+
+def test_a_budget_stops_between_rounds_and_the_next_call_goes_on(
+    tiny_data: Path, tmp_path: Path, clock: Clock
+) -> None:
+    task = with_rounds(tiny_tasks([find_cell(CELL)], tiny_data)[0], 5)
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "runs"
+    view = Ticking(clock)
+    # the third round would end at 30 seconds
+    first = run_tasks([task], out, ledger, view, Budget(29.0))
+    assert view.rounds == [1, 2]
+    assert (first.added, first.left) == ([], [task])
+    assert "round 3 of 5 takes about 10 s" in first.stopped
+    assert read_ledger(ledger) == []
+    second = run_tasks([task], out, ledger, view, Budget(25.0))
+    assert view.rounds == [1, 2, 3, 4]
+    assert second.stopped
+    third = run_tasks([task], out, ledger, view, Budget(25.0))
+    assert view.rounds == [1, 2, 3, 4, 5]
+    assert not third.stopped
+    assert [entry.rounds_run for entry in third.added] == [5]
+    # as if it had never been stopped
+    run(task.experiment, tmp_path / "whole")
+    assert outcome_of(task.folder(out)) == outcome_of(tmp_path / "whole")
+
+
+def test_a_spent_budget_starts_nothing(tiny_data: Path, tmp_path: Path, clock: Clock) -> None:
+    tasks = tiny_tasks([find_cell(CELL)], tiny_data)
+    budget = Budget(5.0)
+    clock.now = 6.0
+    outcome = run_tasks(tasks, tmp_path / "runs", tmp_path / "ledger.jsonl", quiet(), budget)
+    assert (outcome.left, outcome.stopped) == (tasks, "the budget is spent")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_fine_tuning_must_fit_too(clock: Clock) -> None:
+    experiment = Experiment(algorithm="fedavg", clients=50, sample=10, rounds=1)  # type: ignore[arg-type]
+    assert finetuning_rounds(experiment) == 10  # all clients, from the best model and the last
+    listener = WithinBudget(Listener(), Budget(100.0), round_seconds=11.0)
+    listener.started(experiment, done=0)
+    with pytest.raises(OutOfBudget, match="final models takes about 110 s"):
+        listener.finishing()
+
+
+def test_a_round_known_to_be_too_long_is_not_begun(clock: Clock) -> None:
+    listener = WithinBudget(Listener(), Budget(10.0), round_seconds=11.0)
+    with pytest.raises(OutOfBudget):
+        listener.started(Experiment(rounds=2), done=0)
+    listener.started(Experiment(rounds=2), done=2)  # nothing left to train
+
+
+def test_one_failure_leaves_the_others(tiny_data: Path, tmp_path: Path) -> None:
+    good, bad = tiny_tasks([find_cell(CELL), find_cell("main/svhn/full-iid/fedgela")], tiny_data)
+    bad = Task(bad.cell, bad.experiment.with_(partition="natural"))  # svhn has no natural clients
+    outcome = run_tasks([bad, good], tmp_path / "runs", tmp_path / "ledger.jsonl", quiet())
+    assert list(outcome.failed) == [bad.label]
+    assert len(outcome.added) == 1
+
+
+def test_the_same_run_of_two_tables_is_done_once(tiny_data: Path, tmp_path: Path) -> None:
+    both = [find_cell(CELL), find_cell("ablation/cifar10/full-dir0.1/fedgela")]
+    tasks = tiny_tasks(both, tiny_data)
+    outcome = run_tasks(tasks, tmp_path / "runs", tmp_path / "ledger.jsonl", quiet())
+    assert (len(outcome.added), outcome.skipped) == (1, 1)
+    assert {cell.id for cell in both} <= set(outcome.added[0].cells)
+    entry = outcome.added[0]
+    assert (entry.rounds_paper, entry.rounds_run) == (50, 1)
+    assert entry.data.train == 200
+    assert str(tiny_data) not in entry.line()  # no paths of this machine
+
+
+# -- runs made elsewhere ---------------------------------------------------------------------------
+
+
+def test_a_run_is_recognised_by_its_settings(tmp_path: Path) -> None:
+    cell = find_cell("pcdd/cifar10/p10c2/fedgela")
+    made = experiment_of(cell, seed=3).with_(min_samples=100, partition_seed=3, device="cpu", lanes=2)
+    assert recognise(made, tmp_path).id == cell.id
+    with pytest.raises(
+        UserError, match=r"nearest is pcdd/cifar10/p10c2/fedgela: lr is 0\.02, not 0\.01\n.*--cell"
+    ):
+        recognise(made.with_(lr=0.02), tmp_path)
+
+
+def test_folders_and_ledgers_are_gathered(tiny_data: Path, tmp_path: Path) -> None:
+    cell = find_cell(CELL)
+    (task,) = tiny_tasks([cell], tiny_data)
+    run(task.experiment, tmp_path / "runs" / "a")
+    unfinished = tmp_path / "runs" / "b"
+    run(task.experiment.with_(seed=1), unfinished)
+    (unfinished / "result.json").unlink()
+
+    found, reasons = gather(tmp_path / "runs", [])
+    assert found == []  # tiny runs are no cell of the paper
+    assert "no cell of the paper is this run" in reasons[0]
+    assert "not finished" in reasons[1]
+
+    found, _ = gather(tmp_path / "runs" / "a", [], cell, "made-up images")
+    assert found[0].cells[0] == cell.id
+    assert found[0].data.variant == "made-up images"
+    append(tmp_path / "ledger.jsonl", found)
+    assert gather(tmp_path / "ledger.jsonl", [])[0] == found
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no run in or below"):
+        gather(tmp_path / "empty", [])
+
+
+def test_a_tracked_run_serves_who_asks_for_less(tiny_data: Path, tmp_path: Path) -> None:
+    angles, accuracy = find_cell("angles/cifar10/full-dir0.1/fedgela"), find_cell(CELL)
+    tracked, plain = tiny_tasks([angles, accuracy], tiny_data)
+    out = tmp_path / "runs"
+    if not getattr(tracked.experiment, "track", ()):
+        pytest.skip("nothing is tracked")
+    outcome = run_tasks([tracked], out, tmp_path / "one.jsonl", quiet())
+    assert outcome.failed == {}
+    assert {angles.id, accuracy.id} <= set(outcome.added[0].cells)
+    assert outcome.added[0].angles["class_mean_angle_all_server"] is not None
+    assert plain.folder(out) == tracked.folder(out)
+    again = run_tasks([plain], out, tmp_path / "two.jsonl", quiet())  # only its line is missing
+    assert len(again.added) == 1
+    assert len(list(out.glob("*"))) == 1
+
+
+def test_a_run_that_tracked_nothing_does_not_count_for_angles(tiny_data: Path, tmp_path: Path) -> None:
+    (plain,) = tiny_tasks([find_cell(CELL)], tiny_data)
+    outcome = run_tasks([plain], tmp_path / "runs", tmp_path / "ledger.jsonl", quiet())
+    assert "angles/cifar10/full-dir0.1/fedgela" not in outcome.added[0].cells
+    assert RunFolder(plain.folder(tmp_path / "runs")).result() is not None
