@@ -1,0 +1,215 @@
+"""`fedgela federation ...`: real clients, thin."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedgela.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, help="Train on separate machines whose data stays where it is.")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
+
+
+def _end_in_order() -> None:
+    """A service manager's SIGTERM ends child processes too, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+@app.command()
+def init(
+    folder: Folder,
+    sites: Annotated[int, typer.Option(min=1, max=1000, help="how many: site-1, site-2, ...")] = 3,
+    names: Annotated[str | None, typer.Option(help="the sites' own names, by comma, instead")] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="class names by comma, or a file with one a line; else collected from the sites"),
+    ] = None,
+    host: Annotated[str, typer.Option(help="by which sites reach the server")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    days: Annotated[int, typer.Option(min=0, help="that the certificates are valid")] = 825,
+) -> None:
+    """Make a federation: certificates, a key for every site, and a folder for each."""
+    from fedgela.flower import folder as folders
+    from fedgela.flower import require_flower
+
+    require_flower()
+    named = _listed(names) or [f"site-{k + 1}" for k in range(sites)]
+    made = folders.init(folder, named, host, port, _classes(classes), days)
+    _say(f"written to {folder}: give each site its own folder, {', '.join(made.sites)}, and nothing else")
+    _say(f"then: fedgela federation server {folder}")
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def _classes(text: str | None) -> list[str]:
+    if text is not None and "," not in text:
+        path = Path(text)
+        if not path.is_file():
+            raise UserError(f"--classes: there is no file {text}; write names by comma, or name a file")
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    return _listed(text)
+
+
+@app.command()
+def server(
+    folder: Folder,
+    bind: Annotated[
+        str, typer.Option(help="address to listen at; whoever reaches it can start code on all sites")
+    ] = "127.0.0.1",
+) -> None:
+    """Run the server: Flower's SuperLink with TLS and the sites' keys. Ctrl-C ends it."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.flower.folder import FederationFolder
+    from fedgela.flower.link import Link
+
+    _end_in_order()
+    federation = FederationFolder.read(folder)
+    if bind not in ("127.0.0.1", "localhost", "::1"):
+        _say(
+            f"note: Flower's control interface is open to whoever reaches {bind}:{federation.port}; "
+            "see docs/federation.md"
+        )
+    link = Link(federation, bind)
+    try:
+        _say(f"the server is ready at {bind}:{federation.port}; sites: {', '.join(federation.sites)}")
+        link.wait(_say)
+    finally:
+        link.stop()
+    raise typer.Exit(1)
+
+
+@app.command()
+def site(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the site's own folder")],
+    data: Annotated[str | None, typer.Option(help="a folder, an .npz or a .parquet file")] = None,
+    dataset: Annotated[str | None, typer.Option(help="a data set's name instead")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="where NAME.npz files lie")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="of images that are decoded")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Take part as a site, with data that stays here. Ctrl-C ends it; it can be started again at any time."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.flower.folder import SiteFolder
+    from fedgela.flower.site_process import open_site, serve
+
+    if (data is None) == (dataset is None):
+        raise UserError("give this site's data: --data PATH, or --dataset NAME")
+    place = SiteFolder.read(folder)
+    if data is not None and not Path(data).exists():
+        raise UserError(f"--data: there is no folder or file {data}")
+    _end_in_order()
+    named = str(Path(data).resolve()) if data is not None else str(dataset)
+    serve(place, open_site(place, named, data_dir, device, image_size, _say), _say)
+
+
+@app.command()
+def run(
+    folder: Folder,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder; by default in DIR/runs")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out, or the last")
+    ] = False,
+    test_data: Annotated[
+        str | None, typer.Option(help="the server's own data, whose test part GA is measured on")
+    ] = None,
+    min_sites: Annotated[int, typer.Option(min=1, help="without which no round begins")] = 1,
+    round_seconds: Annotated[float, typer.Option(help="after which a round goes on without a site")] = 600.0,
+    wait_seconds: Annotated[float, typer.Option(help="that missing sites are waited for")] = 60.0,
+    wire: Annotated[str, typer.Option(help="how weights travel: fp32, bf16 or fp16")] = "fp32",
+    dp_noise: Annotated[
+        float, typer.Option(min=0, help="differential privacy of sites: noise by clip; 0 is off")
+    ] = 0.0,
+    dp_clip: Annotated[float, typer.Option(help="the length that a site's change is cut to")] = 1.0,
+    dp_delta: Annotated[float, typer.Option(help="at which epsilon is told")] = 1e-5,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+) -> None:
+    """Train on the sites that are connected; the run's folder is like a local run's."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.config import parse_experiment, read_toml, set_key
+    from fedgela.flower import conducting
+    from fedgela.flower.folder import FederationFolder
+    from fedgela.progress import make_view
+
+    federation = FederationFolder.read(folder)
+    runs = folder / "runs"
+    with make_view(Console()) as view:
+        if resume:
+            out = out or _last(runs)
+            result = conducting.resume(federation, out, view)
+        else:
+            table: dict[str, Any] = read_toml(config) if config else {}
+            for setting in set_ or []:
+                set_key(table, setting)
+            if wire not in ("fp32", "bf16", "fp16"):
+                raise UserError(f"--wire: fp32, bf16 or fp16, not {wire!r}")
+            out = out or runs / f"{1 + len(list(runs.glob('*'))):03d}"
+            result = conducting.begin(
+                federation,
+                parse_experiment(table, str(config or "config")),
+                out,
+                view,
+                test_data=test_data,
+                min_sites=min_sites,
+                round_seconds=round_seconds,
+                wait_seconds=wait_seconds,
+                wire=wire,
+                dp_noise=dp_noise,
+                dp_clip=dp_clip,
+                dp_delta=dp_delta,
+            )
+    print_result(result, out)
+
+
+def _last(runs: Path) -> Path:
+    held = sorted(path for path in runs.glob("*") if path.is_dir())
+    if not held:
+        raise UserError(f"{runs}: there is no run to go on with; name its folder with --out")
+    return held[-1]
+
+
+def print_result(result: dict[str, Any], out: Path) -> None:
+    for name in ("GA", "PA", "PA_finetuned", "local_accuracy"):
+        if name in result:
+            r = result[name]
+            _say(f"{name}  best {r['best']:.2f} (round {r['best_round']})  last {r['last']:.2f}")
+    _say(f"written to {out}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="a new folder for the federation and its run")] = Path(
+        "federation-demo"
+    ),
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    algorithm: Annotated[str, typer.Option(help="a method's name")] = "fedgela",
+) -> None:
+    """All of it on this machine: a server and three sites with two digits each, TLS and keys on."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.flower.demo import run_demo
+    from fedgela.progress import make_view
+
+    with make_view(Console()) as view:
+        result, folder = run_demo(out, rounds, algorithm, view, lambda text: print(text, file=sys.stderr))
+    print_result(result, folder)

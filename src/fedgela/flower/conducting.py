@@ -1,0 +1,204 @@
+"""`fedgela federation run`: hands the run to the server's SuperLink, and shows how it goes."""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.files import write_atomically, write_json
+from fedgela.flower.federated_server import Terms
+from fedgela.flower.folder import FederationFolder
+from fedgela.flower.link import CONNECTION, flwr, registered
+from fedgela.flower.processes import is_listening, last_words
+from fedgela.flower.server_app import ALIVE, ASKED, ERROR, NOTES, TERMS, check_possible
+from fedgela.runfolder import METRICS, RunFolder
+from fedgela.runs import Listener, already_holds_a_run
+
+SECONDS_TO_START = 120.0
+POLL_SECONDS = 0.3
+APP = """[project]
+name = "fedgela-app"
+version = "1.0.0"
+description = "fedgela on Flower"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedgela"
+
+[tool.flwr.app.components]
+serverapp = "fedgela_app.server:app"
+clientapp = "fedgela_app.client:app"
+
+[tool.flwr.app.config]
+folder = ""
+"""
+
+
+def begin(
+    federation: FederationFolder,
+    experiment: Experiment,
+    out: Path,
+    listener: Listener,
+    *,
+    test_data: str | None = None,
+    **terms: object,
+) -> Record:
+    """A new run, from its first round to its result."""
+    check_possible(experiment)
+    folder = RunFolder(out)
+    if folder.exists() or (out / TERMS).exists():
+        raise already_holds_a_run(out)
+    _check_server(federation)
+    agreed_on = Terms(
+        federation=federation.id,
+        run=secrets.token_hex(8),
+        sites=federation.sites,
+        classes=federation.classes,
+        **terms,  # type: ignore[arg-type]
+    )
+    if not 1 <= agreed_on.min_sites <= len(federation.sites):
+        raise UserError(f"--min-sites: from 1 to all {len(federation.sites)}, not {agreed_on.min_sites}")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / ASKED, experiment.to_toml())
+    located = (
+        None
+        if test_data is None
+        else str(Path(test_data).resolve())
+        if Path(test_data).exists()
+        else test_data
+    )
+    asked = {"terms": asdict(agreed_on), "test_data": located}
+    return _go(federation, folder, asked, listener)
+
+
+def resume(federation: FederationFolder, out: Path, listener: Listener) -> Record:
+    """Go on from the last round that the run's folder holds."""
+    folder = RunFolder(out)
+    try:
+        asked = json.loads((out / TERMS).read_text())
+    except FileNotFoundError:
+        raise UserError(f"{out}: there is no run of a federation in this folder (no {TERMS})") from None
+    if asked["terms"]["federation"] != federation.id:
+        raise UserError(f"{out}: is a run of another federation than {federation.path}")
+    result = folder.result()
+    if result is not None:
+        listener.note("this run is finished")
+        return result
+    _check_server(federation)
+    return _go(federation, folder, asked, listener)
+
+
+def _check_server(federation: FederationFolder) -> None:
+    if not is_listening("127.0.0.1", federation.port):
+        raise UserError(
+            f"no server answers at {federation.address}; start it with "
+            f"'fedgela federation server {federation.path}'"
+        )
+
+
+def _go(federation: FederationFolder, folder: RunFolder, asked: Record, listener: Listener) -> Record:
+    path = folder.path
+    with folder.locked():  # nobody else conducts it; the ServerApp takes the lock from here
+        asked["nodes"] = {str(node): site for node, site in registered(federation).items()}
+        write_json(path / TERMS, asked)
+        for old in (ALIVE, ERROR):
+            (path / old).unlink(missing_ok=True)
+    log = federation.server / "superlink.log"
+    notes = Followed(path / NOTES, to_its_end=True)
+    app = _app(federation)
+    answer = flwr(federation, "run", str(app), CONNECTION, "--run-config", f'folder="{path.resolve()}"')
+    if not answer.get("success"):
+        raise UserError(f"Flower did not start the run: {answer.get('error-message')}")
+    run = str(answer["run-id"])
+    try:
+        return _watch(federation, folder, listener, notes, log)
+    except KeyboardInterrupt:
+        flwr(federation, "stop", run, CONNECTION)
+        raise
+
+
+def _watch(
+    federation: FederationFolder, folder: RunFolder, listener: Listener, notes: "Followed", log: Path
+) -> Record:
+    """Rounds and notes as they come, until there is a result or nobody left to make one."""
+    path = folder.path
+    metrics: Followed | None = None
+    end = time.monotonic() + SECONDS_TO_START
+    again = f"'fedgela federation run {federation.path} --resume --out {path}' goes on from the last round"
+    while True:
+        alive = _alive(path)
+        for line in notes.lines():
+            listener.note(line)
+        if metrics is None and folder.exists() and (path / METRICS).exists():
+            metrics = Followed(path / METRICS)
+            experiment = folder.experiment()
+            old = metrics.lines() if not alive else []
+            listener.started(experiment, len(old))
+        for line in metrics.lines() if metrics else []:
+            listener.round(json.loads(line))
+        result = folder.result()
+        if result is not None:
+            listener.finished(result)
+            return result
+        if (path / ERROR).exists():
+            raise UserError(f"{(path / ERROR).read_text().strip()}")
+        if alive is False:
+            time.sleep(POLL_SECONDS)
+            if folder.result() is None and not (path / ERROR).exists():
+                raise UserError(f"the run's server process has ended without a result; {again}")
+        elif alive is None and time.monotonic() > end:
+            raise UserError(f"the run did not start within {SECONDS_TO_START:g} s: {last_words(log)}")
+        time.sleep(POLL_SECONDS)
+
+
+def _alive(path: Path) -> bool | None:
+    """Whether the ServerApp is alive; None where it has not begun yet."""
+    if not (path / ALIVE).exists():
+        return None
+    try:
+        with RunFolder(path).locked():  # which goes with the process that holds it, however it ends
+            return False
+    except UserError:
+        return True
+
+
+class Followed:
+    """The whole lines of a file that grows, each once. A file that has shrunk is followed from its end:
+    rounds after a checkpoint are run again."""
+
+    def __init__(self, path: Path, to_its_end: bool = False) -> None:
+        self.path = path
+        self.at = path.stat().st_size if to_its_end and path.exists() else 0
+
+    def lines(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            self.at = min(self.at, size)
+            file.seek(self.at)
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return []
+        self.at += len(whole) + 1
+        return whole.decode().splitlines()
+
+
+def _app(federation: FederationFolder) -> Path:
+    """Flower's package of the run: two lines that name what is installed everywhere."""
+    folder = federation.server / "app"
+    shutil.rmtree(folder, ignore_errors=True)
+    package = folder / "fedgela_app"
+    package.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(APP)
+    (package / "__init__.py").write_text("")
+    (package / "server.py").write_text("from fedgela.flower.server_app import app\n\n__all__ = ['app']\n")
+    (package / "client.py").write_text("from fedgela.flower.client_app import app\n\n__all__ = ['app']\n")
+    return folder

@@ -1,0 +1,96 @@
+"""Questions to sites and their answers, with a deadline; whoever does not answer is named, and is not asked
+again before it has."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedgela.flower.carrier import content_of, payload_of
+
+POLL_SECONDS = 0.2
+KIND = {"train": MessageType.TRAIN, "score": MessageType.EVALUATE, "finetune": MessageType.EVALUATE}
+
+
+@dataclass
+class Replies:
+    payloads: dict[int, bytes] = field(default_factory=dict)  # by site
+    faults: dict[int, str] = field(default_factory=dict)
+
+
+class Exchange:
+    """Sites are numbers; `nodes` tells which key's node is which site, as the server registered them."""
+
+    def __init__(self, grid: Grid, nodes: Mapping[int, int]) -> None:
+        self.grid = grid
+        self.node_of = {site: node for node, site in nodes.items()}
+        self.site_of = dict(nodes)
+        self.hanging: dict[int, str] = {}  # the message that a site has not answered yet
+        self.sent = self.received = 0  # bytes of payloads
+
+    def online(self) -> list[int]:
+        """Sites that are connected and owe no answer."""
+        self._forgive()
+        there = {self.site_of[node] for node in self.grid.get_node_ids() if node in self.site_of}
+        return sorted(there - self.hanging.keys())
+
+    def _forgive(self) -> None:
+        """A site whose late answer has come can be asked again; the answer itself is of a past round."""
+        if not self.hanging:
+            return
+        answered = {m.metadata.reply_to_message_id for m in self.grid.pull_messages(self.hanging.values())}
+        self.hanging = {site: id for site, id in self.hanging.items() if id not in answered}
+
+    def wait_for(self, sites: int, seconds: float, note: Callable[[str], None]) -> list[int]:
+        """The sites online, once there are so many of them or the time is over."""
+        end, told = time.monotonic() + seconds, False
+        while len(online := self.online()) < sites and time.monotonic() < end:
+            if not told:
+                note(f"waiting for sites: {len(online)} of {sites} are here")
+                told = True
+            time.sleep(1.0)
+        return online
+
+    def ask(self, task: str, questions: Mapping[int, bytes], seconds: float, round: int = 0) -> Replies:
+        replies = Replies()
+        messages = [
+            self.grid.create_message(
+                content_of(question),
+                message_type=KIND.get(task, MessageType.QUERY),
+                dst_node_id=self.node_of[site],
+                group_id=str(round),
+            )
+            for site, question in questions.items()
+        ]
+        ids = list(self.grid.push_messages(messages))
+        self.sent += sum(len(question) for question in questions.values())
+        waiting = dict(zip(ids, questions, strict=True))
+        end = time.monotonic() + seconds
+        while waiting and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            for reply in self.grid.pull_messages(list(waiting)):
+                site = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if site is not None:
+                    self._take(site, reply, replies)
+        for id, site in waiting.items():
+            replies.faults[site] = f"no answer within {seconds:g} s"
+            self.hanging[site] = id
+        return replies
+
+    def _take(self, site: int, reply: Message, replies: Replies) -> None:
+        if reply.has_error():
+            replies.faults[site] = _reason(reply.error.code, reply.error.reason)
+            return
+        try:
+            replies.payloads[site] = payload_of(reply.content)
+        except ValueError as error:
+            replies.faults[site] = str(error)
+        else:
+            self.received += len(replies.payloads[site])
+
+
+def _reason(code: int, reason: str | None) -> str:
+    text = " ".join((reason or "no reason given").split())
+    return f"{text[:200]} (Flower's error {code})"

@@ -1,0 +1,290 @@
+"""The server of a federation of sites: the local round (server.py), whose clients' visits are messages.
+
+What would tell class distributions is not known here: figures are sums over classes, [N, 1] in place of
+[N, C].
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import fedgela
+from fedgela.algorithms import Update
+from fedgela.config import Experiment
+from fedgela.data import Federation
+from fedgela.errors import UserError
+from fedgela.evaluation import Record, accuracy, mean_accuracy
+from fedgela.flower.exchange import Exchange
+from fedgela.flower.outgoing import declared
+from fedgela.flower.privacy import CentralPrivacy
+from fedgela.flower.wire import About, Groups, Wire, decode, encode, travelling, visit_of
+from fedgela.models import State
+from fedgela.server import Progress, Server, Visit
+from fedgela.training import Plan
+
+ABSURD = 100.0  # an update that moves the model by so many times its own length
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a run in a federation has beside its experiment."""
+
+    federation: str  # its id
+    run: str  # the key by which sites keep their models
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    round_seconds: float = 600.0  # after which a round goes on without a site
+    wait_seconds: float = 300.0  # for enough sites to be there
+    min_sites: int = 1
+    wire: Wire = "fp32"
+    dp_noise: float = 0.0  # 0: no differential privacy
+    dp_clip: float = 1.0
+    dp_delta: float = 1e-5
+
+    def question(self, task: str, site: int, experiment: str, **more: object) -> About:
+        return {
+            "task": task,
+            "federation": self.federation,
+            "version": fedgela.__version__,
+            "run": self.run,
+            "site": site,
+            "sites": len(self.sites),
+            "classes": list(self.classes),
+            "experiment": experiment,
+            **more,
+        }
+
+
+class FederatedServer(Server):
+    def __init__(
+        self,
+        experiment: Experiment,
+        federation: Federation,
+        terms: Terms,
+        exchange: Exchange,
+        statistics: State,
+        normalisation: State,
+        has_test_set: bool,
+        note: Callable[[str], None],
+        join: Callable[[Sequence[int]], Mapping[int, tuple[Groups, About]]],
+    ) -> None:
+        """`federation` has every site's number of samples, [N, 1], and the server's own test set, if any;
+        `statistics` are the pooled ones of a method that declares some; `join` asks a late site in."""
+        self.statistics = statistics
+        super().__init__(experiment, federation, note=note)
+        self.terms, self.exchange, self.note = terms, exchange, note
+        self.normalisation = normalisation
+        self.join = join
+        # without the sites' own BatchNorm a global model has none that was ever trained
+        self.has_test_set = has_test_set and not self.own_norm
+        self.text = experiment.to_toml()
+        self.declared = declared(self)
+        self.privacy: CentralPrivacy | None = None
+        if terms.dp_noise > 0:
+            self.privacy = CentralPrivacy(terms.dp_noise, terms.dp_clip, terms.dp_delta)
+            self.privacy.check(self)
+        self.faults: dict[str, str] = {}  # of the round, by the site's name
+        self.site_seconds: dict[str, float] = {}  # that they trained
+
+    def _initial_extra(self) -> State:
+        own = self.algorithm.initial_extra(
+            self.net.projection.out_features, self.federation.data.classes, self.experiment.seed
+        )
+        return {name: value.to(self.device) for name, value in (own | self.statistics).items()}
+
+    # -- a round -----------------------------------------------------------------------------------
+
+    def step(self, progress: Progress) -> Record:
+        self.faults, self.site_seconds = {}, {}
+        sent, received = self.exchange.sent, self.exchange.received
+        record = super().step(progress)
+        self._check_finite(progress)
+        record = {k: v for k, v in record.items() if not k.endswith(("_by_class", "_balanced"))}
+        if self.faults:
+            record["faults"] = self.faults
+        if self.privacy is not None:
+            record["epsilon"] = self.privacy.epsilon(progress.round)
+        record["site_seconds"] = self.site_seconds
+        record["bytes_down"] = self.exchange.sent - sent
+        record["bytes_up"] = self.exchange.received - received
+        return record
+
+    def _check_finite(self, progress: Progress) -> None:
+        """Every update was finite; so is their mean, unless it overflows."""
+        for name, value in progress.server.model.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise UserError(f"round {progress.round}: the global model is no finite number in {name}")
+
+    def able(self) -> list[int]:
+        online = self.exchange.wait_for(self.terms.min_sites, self.terms.wait_seconds, self.note)
+        self._let_in(set(online) - set(super().able()))
+        with_data = set(super().able())
+        able = [site for site in online if site in with_data]
+        if len(able) < self.terms.min_sites:
+            raise UserError(
+                f"only {len(able)} of at least {self.terms.min_sites} sites are there after "
+                f"{self.terms.wait_seconds:g} s; 'fedgela federation run --resume' goes on once they are"
+            )
+        for site in sorted(with_data - set(able)):
+            self._fault(site, "hangs" if site in self.exchange.hanging else "is not connected")
+        return able
+
+    def _let_in(self, late: set[int]) -> None:
+        """Sites that were not there when the run began take part from now on; inputs stay normalised as the
+        others' are."""
+        for site, (_, about) in self.join(sorted(late)).items() if late else ():
+            if tuple(about["shape"]) != self.federation.data.spec.shape:
+                self._fault(site, f"has samples of another shape, {about['shape']}")
+                continue
+            self.federation.train.sizes[site] = about["samples"]
+            self.federation.train_counts[site] = about["samples"]
+            self.federation.test_counts[site] = about["tested"]
+            self.note(f"{self.terms.sites[site]}: takes part from now on")
+
+    def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
+        server = progress.server
+        groups = {"model": travelling(self, server.model), "extra": server.extra}
+        asked = self._ask("train", groups, clients, progress, wire=self.terms.wire)
+        visits = []
+        for site, (answer, about) in asked.items():
+            problem = self._problem(site, answer, about, server.model)
+            if problem:
+                self._fault(site, problem)
+                continue
+            if about.get("state_lost"):
+                self._fault(site, "had lost its personal model, and started anew")
+            self.site_seconds[self.terms.sites[site]] = float(about.get("seconds", 0.0))
+            visit = visit_of(answer, site, about["samples"])
+            for state in (visit.update.model, visit.update.extra):
+                state |= {name: value.to(self.device) for name, value in state.items()}
+            visits.append(visit)
+        return visits
+
+    def _ask(
+        self, task: str, groups: Groups, sites: Sequence[int], progress: Progress, **more: object
+    ) -> dict[int, tuple[Groups, About]]:
+        """The sites' answers in the order of the sites; those that failed are named in the record."""
+        questions = {}
+        for site in sites:
+            visited = int(progress.visited[site])
+            about = self.terms.question(task, site, self.text, round=progress.round, visited=visited, **more)
+            everything = groups | {"normalisation": self.normalisation}
+            questions[site] = encode(everything, about, self.terms.wire)
+        replies = self.exchange.ask(task, questions, self.terms.round_seconds, progress.round)
+        for site, fault in replies.faults.items():
+            self._fault(site, fault)
+        answers: dict[int, tuple[Groups, About]] = {}
+        for site, payload in sorted(replies.payloads.items()):
+            try:
+                answer, about = decode(payload)
+            except ValueError as error:
+                self._fault(site, str(error))
+                continue
+            if "error" in about:
+                self._fault(site, str(about["error"]))
+            else:
+                answers[site] = answer, about
+        return answers
+
+    def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
+        if self.privacy is not None:
+            asked = self.experiment.sample or len(self.terms.sites)
+            updates = [self.privacy.together(progress.server.model, updates, asked)]
+        super()._aggregate(progress, updates)
+
+    def _problem(self, site: int, groups: Groups, about: About, model: State) -> str | None:
+        """Why an update cannot be used, if it cannot."""
+        for group, expected in self.declared.items():
+            got = groups.get(group, {})
+            for name in expected.keys() ^ got.keys():
+                return f"{'sent' if name in got else 'did not send'} the tensor {group}/{name}"
+            for name, shape in expected.items():
+                if tuple(got[name].shape) != shape:
+                    return f"sent {group}/{name} as {list(got[name].shape)}, not {list(shape)}"
+                if got[name].is_floating_point() and not got[name].isfinite().all():
+                    return f"sent {group}/{name} with values that are no finite numbers"
+        measures = groups.get("measures", {})
+        for name in ("loss_sum", "loss_count", "right"):
+            if name not in measures or measures[name].shape != (1,):
+                return f"did not send {name} as one number"
+        if unknown := groups.keys() - {*self.declared, "measures"}:
+            return f"sent {sorted(unknown)[0]}, which nobody asked for"
+        samples, known = about.get("samples"), int(self.federation.train.sizes[site])
+        if samples != known:
+            return f"says that it has {samples} samples; when it joined, it had {known}"
+        update = groups.get("model", {})
+        moved = _length({n: v.to(self.device) - model[n] for n, v in update.items()})
+        if moved > ABSURD * (1.0 + _length({n: model[n] for n in update})):
+            return f"sent a model that is {moved:.3g} away from the global one"
+        return None
+
+    def _fault(self, site: int, text: str) -> None:
+        name = self.terms.sites[site]
+        self.faults[name] = text
+        self.note(f"{name}: {text}")
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    def _evaluate(self, progress: Progress) -> Record:
+        """GA on the server's own test set, or else the sites' mean, weighted by their test samples; PA and
+        the local accuracy over the sites that have trained. GA of local models needs all sites' test
+        samples in one place, and is not known."""
+        record: Record = {"GA": None}
+        totals = self.federation.test_counts  # [N, 1]
+        if self.algorithm.GA_of == "global":
+            if self.has_test_set:
+                right = self._right(self._global_answers(progress.server.model), self.union)
+                known = torch.bincount(self.test_labels, minlength=self.federation.data.classes)
+                record["GA"] = accuracy("GA", right, known)["GA"]
+            else:
+                record |= self._sites_mean(progress)
+        visited = progress.visited > 0
+        if (totals[visited] > 0).any():
+            record |= mean_accuracy("local_accuracy", progress.right[visited], totals[visited])
+            if self.algorithm.PA_of == "local":
+                record |= mean_accuracy("PA", progress.right[visited], totals[visited])
+            by_site = (100 * progress.right[:, 0].double() / totals[:, 0]).tolist()
+            record["local_accuracy_by_site"] = {
+                name: by_site[k] for k, name in enumerate(self.terms.sites) if visited[k] and totals[k] > 0
+            }
+        GA = record["GA"]
+        if GA is not None and progress.best_GA < GA:
+            progress.best_GA, progress.best_round = GA, progress.round
+            progress.best_model = progress.server.model
+        return record
+
+    def _sites_mean(self, progress: Progress) -> Record:
+        sites = [k for k in self.exchange.online() if int(self.federation.test_counts[k]) > 0]
+        groups = {"model": travelling(self, progress.server.model)}
+        right = tested = 0
+        for site, (answer, _) in self._ask("score", groups, sites, progress).items():
+            right += int(answer["measures"]["right"])
+            tested += int(self.federation.test_counts[site])
+        return {"GA": 100 * right / tested if tested else None}
+
+    def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
+        return {}  # they tell which classes a site has
+
+    def finish(self, progress: Progress) -> Record:
+        self._at_the_end = progress
+        if not progress.best_round:
+            progress.best_model, progress.best_round = progress.server.model, progress.round
+        return super().finish(progress)
+
+    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
+        right = torch.zeros_like(self.federation.test_counts)
+        online = set(self.exchange.online())
+        progress = self._at_the_end
+        at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
+        sites = [site for site in clients if site in online]
+        for site, (answer, _) in self._ask("finetune", {"model": travelling(self, model)}, sites, at).items():
+            right[site] = answer["measures"]["right"]
+        return right
+
+
+def _length(state: Mapping[str, Tensor]) -> float:
+    squares = [float(value.double().square().sum()) for value in state.values()]
+    return math.sqrt(sum(squares))

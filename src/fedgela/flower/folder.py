@@ -1,0 +1,177 @@
+"""A federation's folder: made once with `fedgela federation init`, then each site gets its own part of it.
+
+federation.toml      who takes part, where the server is, the class list if it is agreed on
+server/              certificates, the sites' public keys, Flower's database: never leaves the server
+site-1/ ...          what a site's administrator gets: address, the authority's certificate, a private key
+runs/                what `fedgela federation run` writes
+"""
+
+import re
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import fedgela
+from fedgela.config import read_toml
+from fedgela.errors import UserError
+from fedgela.files import write_atomically
+from fedgela.flower.keys import DAYS, make_certificates, make_key
+
+FEDERATION, SITE = "federation.toml", "site.toml"
+
+
+@dataclass(frozen=True)
+class FederationFolder:
+    path: Path
+    id: str
+    host: str  # by which sites reach the server
+    port: int
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]  # empty: collected from the sites when a run begins
+
+    @property
+    def server(self) -> Path:
+        return self.path / "server"
+
+    @property
+    def address(self) -> str:
+        """For commands on the server itself."""
+        return f"127.0.0.1:{self.port}"
+
+    @classmethod
+    def read(cls, path: Path) -> "FederationFolder":
+        if (path / SITE).exists():
+            raise UserError(f"{path}: is a site's folder; the server needs the federation's")
+        table = _read(path / FEDERATION, f"{path}: is no federation's folder (no {FEDERATION})")
+        return cls(
+            path, **_fields(table, path / FEDERATION, id=str, host=str, port=int, sites=list, classes=list)
+        )
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    path: Path
+    federation: str  # its id
+    name: str
+    server: str  # host:port
+    classes: tuple[str, ...]
+
+    @property
+    def ca(self) -> Path:
+        return self.path / "ca.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.path / "key"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @classmethod
+    def read(cls, path: Path) -> "SiteFolder":
+        if (path / FEDERATION).exists():
+            raise UserError(f"{path}: is the federation's folder; give a site's, such as {path / 'site-1'}")
+        table = _read(path / SITE, f"{path}: is no site's folder (no {SITE})")
+        site = cls(path, **_fields(table, path / SITE, federation=str, name=str, server=str, classes=list))
+        for needed in (site.ca, site.key):
+            if not needed.is_file():
+                raise UserError(f"{needed}: is missing; ask the server's administrator for the folder again")
+        return site
+
+
+def _read(path: Path, missing: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(missing)
+    return read_toml(path)
+
+
+def _fields(table: dict[str, Any], path: Path, **kinds: type) -> dict[str, Any]:
+    found = {}
+    for key, kind in kinds.items():
+        value = table.get(key, [] if kind is list else None)
+        if value is None or not isinstance(value, kind):
+            raise UserError(f"{path}: {key} must be a {kind.__name__}, not {value!r}")
+        found[key] = tuple(str(item) for item in value) if isinstance(value, list) else value
+    return found
+
+
+def init(
+    path: Path, sites: list[str], host: str, port: int, classes: list[str], days: int = DAYS
+) -> FederationFolder:
+    """Make a federation's folder, whole or not at all."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path}: is there already; a federation is made in a new folder")
+    for name in sites:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name in ("server", "runs"):
+            raise UserError(f"a site's name has letters, digits, . _ and - only, not {name!r}")
+    named: tuple[tuple[str, list[str]], ...] = (("site", sites), ("class", classes))
+    for what, names in named:
+        if len(set(names)) < len(names):
+            raise UserError(f"a {what}'s name is given twice: {', '.join(names)}")
+    if len(classes) == 1:
+        raise UserError("there must be at least 2 classes")
+    making = path.with_name(path.name + ".making")
+    shutil.rmtree(making, ignore_errors=True)
+    keys = making / "server" / "keys"
+    keys.mkdir(parents=True, mode=0o700)
+    made = FederationFolder(path, secrets.token_hex(8), host, port, tuple(sites), tuple(classes))
+    make_certificates(making / "server", host, days)
+    for name in sites:
+        _make_site(making / name, made, name, keys / f"{name}.pub")
+    table = {key: value for key, value in asdict(made).items() if key != "path"}
+    write_atomically(making / FEDERATION, tomli_w.dumps(_plain(table) | {"fedgela": fedgela.__version__}))
+    if path.exists():
+        path.rmdir()
+    making.rename(path)
+    return made
+
+
+def _make_site(folder: Path, made: FederationFolder, name: str, public: Path) -> None:
+    folder.mkdir(mode=0o700)
+    shutil.copy(public.parent.parent / "ca.crt", folder / "ca.crt")
+    make_key(folder / "key", public)
+    table = {
+        "federation": made.id,
+        "name": name,
+        "server": f"{made.host}:{made.port}",
+        "classes": made.classes,
+        "fedgela": fedgela.__version__,
+    }
+    write_atomically(folder / SITE, tomli_w.dumps(_plain(table)))
+    write_atomically(folder / "README.md", _readme(name, made))
+
+
+def _plain(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
+
+
+def _readme(name: str, made: FederationFolder) -> str:
+    classes = (
+        f"The federation's classes are: {', '.join(made.classes)}. Name yours the same."
+        if made.classes
+        else "The sites' class names are collected when a run begins: name the same class alike everywhere."
+    )
+    return f"""# {name}: a site of a fedgela federation
+
+Your data stays on your machine. Keep this folder to yourself: the file `key` lets whoever has it take part as
+{name}. Personal models are kept here too, in `state/`.
+
+    pip install 'fedgela[flower]=={fedgela.__version__}'
+    fedgela federation site . --data PATH
+
+PATH is a folder of images (CLASS/*.jpg), an .npz or a .parquet file. {classes}
+
+The site connects to {made.host}:{made.port} by itself and opens no port to the network; let it reach that
+address. It can be stopped (Ctrl-C) and started again at any time, also in the middle of a run.
+
+What leaves your machine, in a run of FedGELA: the weights of the shared body; the number of your training
+and of your test samples; sums over all of your samples (of the loss, of right answers, of pixel values and
+their squares by colour channel). No samples, no file names, no class counts, no personal model. Other
+methods may share more; the run says so. The server's operator chooses the code that runs here: take part
+only with operators whom you trust (docs/federation.md).
+"""

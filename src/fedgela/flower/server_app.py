@@ -1,0 +1,293 @@
+"""The ServerApp of a federation's run: who is there, what they have, and then the rounds of any run."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedgela.config import Experiment, parse_experiment, read_toml
+from fedgela.data import Federation, load_dataset
+from fedgela.data.dataset import Dataset, mean_and_deviation
+from fedgela.data.federation import Shards
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.files import write_atomically, write_json
+from fedgela.flower.exchange import Exchange
+from fedgela.flower.federated_server import FederatedServer, Terms
+from fedgela.flower.site import agreed
+from fedgela.flower.wire import About, Groups, decode, encode
+from fedgela.inputs import InputSpec
+from fedgela.models import State, default_model, default_projection, resolved_model
+from fedgela.resolve import device_of
+from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runs import Listener, go_on
+
+ASKED, TERMS, AGREED = "asked.toml", "federation.json", "agreed.json"
+NOTES, ERROR, ALIVE = "notes.log", "error.txt", "serverapp.pid"
+
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator, unused-ignore]
+def main(grid: Grid, context: Context) -> None:
+    folder = RunFolder(Path(str(context.run_config["folder"])))
+    try:
+        with folder.locked():
+            (folder.path / ALIVE).write_text(str(os.getpid()))
+            conduct(folder, grid)
+    except UserError as error:
+        write_atomically(folder.path / ERROR, str(error))
+        raise
+    except BaseException as error:
+        write_atomically(folder.path / ERROR, f"{type(error).__name__}: {error} (a bug: see superlink.log)")
+        raise
+
+
+class Written(Listener):
+    """Notes in the run's folder, where the command that waits finds them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.path = folder.path / NOTES
+
+    def note(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(" ".join(text.split()) + "\n")
+
+    def finishing(self) -> None:
+        self.note("measuring the final models")
+
+
+def conduct(folder: RunFolder, grid: Grid) -> Record:
+    """A run, from where its folder has it, to its result."""
+    asked = json.loads((folder.path / TERMS).read_text())
+    nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
+    terms = Terms(**asked["terms"] | {key: tuple(asked["terms"][key]) for key in ("sites", "classes")})
+    began = folder.exists()
+    path = folder.path / ASKED
+    experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
+    check_possible(experiment)
+    listener = Written(folder)
+    exchange = Exchange(grid, nodes)
+    gathering = Gathering(exchange, terms, experiment, asked["test_data"], listener.note)
+    if began:
+        gathering.recall(folder.path / AGREED)
+    server = gathering.server()
+    gathering.remember(folder.path / AGREED, server)
+    store = FolderStore(folder.clients)
+    checkpoint = None
+    if began:
+        checkpoint = folder.load(torch.device(server.experiment.device), listener.note)
+    else:
+        folder.create(server.experiment)
+    with contextlib.closing(server):
+        return go_on(folder, server, store, checkpoint, listener)
+
+
+def check_possible(experiment: Experiment) -> None:
+    if experiment.algorithm.pooled:
+        raise UserError(f"{experiment.algorithm.title} pools all data in one place; sites keep theirs")
+    if experiment.validation > 0:
+        raise UserError("validation: sites hold their own test samples out; leave it at 0")
+
+
+class Gathering:
+    """What must be known of the sites before the first round."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        terms: Terms,
+        experiment: Experiment,
+        test_data: str | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self.exchange, self.terms, self.experiment, self.note = exchange, terms, experiment, note
+        self.test_data = test_data
+        self.normalisation: State | None = None  # a resumed run's, whoever is there now
+
+    def server(self) -> FederatedServer:
+        if not self.terms.classes:
+            self.terms = dataclasses.replace(self.terms, classes=self._classes())
+        joined = self.gather("join")
+        spec = self._spec(joined)
+        e = self.experiment
+        classes = len(self.terms.classes)
+        resolved = e.with_(
+            clients=len(self.terms.sites),
+            sample=min(e.sample or len(self.terms.sites), len(self.terms.sites)),
+            min_samples=0,
+            model=resolved_model(e.model or default_model(spec)),
+            projection=e.projection or default_projection(classes),
+            partition="natural",
+            partition_seed=e.seed if e.partition_seed is None else e.partition_seed,
+            device=str(device_of(e.device)),
+            checkpoint_every=1,
+        )
+        normalisation = (
+            self._normalisation(joined, spec) if self.normalisation is None else self.normalisation
+        )
+        data, has_test_set = self._data(spec, normalisation)
+        sizes, tested = torch.zeros(2, len(self.terms.sites), dtype=torch.int64)
+        for site, (_, about) in joined.items():
+            sizes[site], tested[site] = about["samples"], about["tested"]
+        owners = np.repeat(np.arange(len(sizes)), sizes.numpy())
+        federation = Federation(
+            data,
+            len(sizes),
+            Shards(owners, len(sizes)),
+            Shards(np.zeros(len(data.y_test), dtype=np.int64), len(sizes)),
+            sizes[:, None],
+            tested[:, None],
+        )
+        statistics = self._statistics(joined, sizes)
+        return FederatedServer(
+            resolved,
+            federation,
+            self.terms,
+            self.exchange,
+            statistics,
+            normalisation,
+            has_test_set,
+            self.note,
+            lambda sites: self.ask("join", sites)[0],
+        )
+
+    def remember(self, path: Path, server: FederatedServer) -> None:
+        """What the run's sites agreed on, for when it is resumed: floats come back from JSON as they were."""
+        normalisation = {name: value.tolist() for name, value in server.normalisation.items()}
+        write_json(path, {"classes": list(server.terms.classes), "normalisation": normalisation})
+
+    def recall(self, path: Path) -> None:
+        held = json.loads(path.read_text())
+        self.terms = dataclasses.replace(self.terms, classes=tuple(held["classes"]))
+        self.normalisation = {name: torch.tensor(value) for name, value in held["normalisation"].items()}
+
+    def _classes(self) -> tuple[str, ...]:
+        """The sites' class names together; numbers in the order of numbers."""
+        names: set[str] = set()
+        for _, about in self.gather("classes").values():
+            names |= {str(name) for name in about["classes"]}
+        if all(name.isdigit() for name in names):
+            return tuple(str(c) for c in range(1 + max(int(name) for name in names)))
+        return tuple(sorted(names))
+
+    def gather(self, task: str) -> dict[int, tuple[Groups, About]]:
+        """The answers of all sites, or of those that could be had in time. A site that was killed and comes
+        back is asked again; one that refuses is not."""
+        answers: dict[int, tuple[Groups, About]] = {}
+        refused: dict[int, str] = {}
+        everybody = set(range(len(self.terms.sites)))
+        end, told = time.monotonic() + self.terms.wait_seconds, False
+        while True:
+            missing = everybody - answers.keys() - refused.keys()
+            if here := sorted(missing & set(self.exchange.online())):
+                new, refusals = self.ask(task, here)
+                answers |= new
+                refused |= refusals
+                missing -= answers.keys() | refused.keys()
+            if not missing or time.monotonic() > end:
+                break
+            if not told:
+                self.note(f"waiting for {', '.join(self.terms.sites[site] for site in sorted(missing))}")
+                told = True
+            time.sleep(1.0)
+        if len(answers) < self.terms.min_sites:
+            why = "".join(f"; {self.terms.sites[site]}: {text}" for site, text in sorted(refused.items()))
+            raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
+        return dict(sorted(answers.items()))
+
+    def ask(self, task: str, sites: Sequence[int]) -> tuple[dict[int, tuple[Groups, About]], dict[int, str]]:
+        """Answers, and refusals, by site; who did not answer at all is in neither."""
+        text = self.experiment.to_toml()
+        questions = {site: encode({}, self.terms.question(task, site, text)) for site in sites}
+        replies = self.exchange.ask(task, questions, self.terms.round_seconds)
+        answers: dict[int, tuple[Groups, About]] = {}
+        refused: dict[int, str] = {}
+        for site, payload in sorted(replies.payloads.items()):
+            try:
+                groups, about = decode(payload)
+            except ValueError as error:
+                refused[site] = str(error)
+                continue
+            if "error" in about:
+                refused[site] = str(about["error"])
+            else:
+                answers[site] = groups, about
+        for site, fault in sorted((refused | replies.faults).items()):
+            self.note(f"{self.terms.sites[site]}: {fault}")
+        return answers, refused
+
+    def _spec(self, joined: dict[int, tuple[Groups, About]]) -> InputSpec:
+        specs = {
+            site: InputSpec(about["kind"], tuple(about["shape"]), about["vocabulary"])
+            for site, (_, about) in joined.items()
+        }
+        first = min(specs)
+        for site, spec in specs.items():
+            if spec != specs[first]:
+                names = self.terms.sites
+                raise UserError(f"sites differ: {names[first]} has {specs[first]}, {names[site]} {spec}")
+        return specs[first]
+
+    def _normalisation(self, joined: dict[int, tuple[Groups, About]], spec: InputSpec) -> State:
+        """Of all sites' training samples together, so that all see the same input."""
+        if spec.kind == "tokens":
+            return {}
+        total, squares = (
+            sum_of([groups["sums"][n] for groups, _ in joined.values()]) for n in ("total", "squares")
+        )
+        values = int(np.prod(spec.shape[1:])) if spec.kind == "image" else 1
+        count = values * sum(int(about["samples"]) for _, about in joined.values())
+        mean, deviation = mean_and_deviation(total, squares, count)
+        return {"mean": mean, "deviation": deviation}
+
+    def _statistics(self, joined: dict[int, tuple[Groups, About]], sizes: Tensor) -> State:
+        """Averaged by p_k, as on one machine."""
+        p = sizes.double() / sizes.sum()
+        means: State = {}
+        for site, (groups, _) in joined.items():
+            for name, value in groups.get("statistics", {}).items():
+                means[name] = means.get(name, torch.zeros_like(value, dtype=torch.float64)) + p[site] * value
+        return {name: value.float() for name, value in means.items()}
+
+    def _data(self, spec: InputSpec, normalisation: State) -> tuple[Dataset, bool]:
+        """The server's own test set, if it has one, beside a blank training sample that gives its shape."""
+        dtype = (
+            torch.uint8 if spec.kind == "image" else torch.float32 if spec.kind == "features" else torch.int64
+        )
+        blank = torch.zeros(1, *spec.shape, dtype=dtype)
+        x_test, y_test = blank[:0], torch.zeros(0, dtype=torch.int64)
+        if self.test_data is not None:
+            test = agreed(
+                load_dataset(self.test_data, image_size=self.experiment.image_size), self.terms.classes
+            )
+            if test.spec != spec:
+                raise UserError(f"{self.test_data}: holds {test.spec}, but the sites have {spec}")
+            x_test, y_test = test.x_test, test.y_test
+        data = Dataset(
+            name="federation",
+            kind=spec.kind,
+            x_train=blank,
+            y_train=torch.zeros(1, dtype=torch.int64),
+            x_test=x_test,
+            y_test=y_test,
+            classes=len(self.terms.classes),
+            vocabulary=spec.vocabulary,
+            class_names=self.terms.classes,
+        )
+        if normalisation:
+            data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
+        return data, self.test_data is not None
+
+
+def sum_of(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).sum(dim=0)

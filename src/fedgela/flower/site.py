@@ -1,0 +1,223 @@
+"""A site: one process that holds the data and the personal model, and answers what the server asks.
+
+It is a `Server` with a federation in which only this site has data, so that it trains by the same code as a
+local run. What it answers is checked against what the algorithm declares (outgoing.py).
+"""
+
+import contextlib
+import dataclasses
+import time
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedgela
+from fedgela.config import parse_experiment
+from fedgela.data.dataset import Dataset
+from fedgela.data.federation import make_federation
+from fedgela.errors import UserError
+from fedgela.flower import client as playing
+from fedgela.flower import outgoing
+from fedgela.flower.site_store import SiteStore
+from fedgela.flower.wire import About, Groups, decode, encode, groups_of
+from fedgela.resolve import device_of
+from fedgela.server import Server, Visit
+
+# where and how a site computes is its own affair
+OWN = ("engine", "lanes", "width", "compile", "threads", "data_dir", "weights")
+
+
+class Refused(Exception):
+    """The site does not answer this; the reason names nothing of its data."""
+
+
+class Site:
+    def __init__(
+        self,
+        federation: str,
+        data: Dataset,
+        state: Path,
+        device: str = "auto",
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.federation = federation  # its id
+        self.data = data
+        self.state = state
+        self.device = str(device_of(device))
+        self.log = log
+        self._server: Server | None = None
+        self._made_from: object = None
+
+    def answer(self, payload: bytes) -> bytes:
+        """Whatever happens, something is answered, and no text of an exception leaves the site."""
+        try:
+            groups, about = decode(payload)
+            return self._answer(groups, about)
+        except Refused as error:
+            self.log(f"refused: {error}")
+            return encode({}, {"error": str(error)})
+        except outgoing.NotDeclared as error:
+            self.log(f"not sent, since the algorithm does not declare it: {error}")
+            return encode({}, {"error": "its answer held what the algorithm does not declare"})
+        except Exception as error:  # of any kind: the server must hear of it
+            self.log(traceback.format_exc())
+            return encode({}, {"error": f"{type(error).__name__} (the site's own log tells more)"})
+
+    def _answer(self, groups: Groups, about: About) -> bytes:
+        self._check(about)
+        task = str(about["task"])
+        allowed: outgoing.Shapes = {}
+        if task == "classes":
+            reply: tuple[Groups, About] = {}, {"classes": self.class_names()}
+        elif task == "join":
+            reply, allowed = self._join(about)
+        elif task in ("train", "score", "finetune"):
+            server, k = self._server_for(groups, about), int(about["site"])
+            reply = getattr(self, f"_{task}")(server, k, groups, about)
+            allowed = outgoing.declared(server) if task == "train" else {}
+        else:
+            raise Refused(f"there is no task {task!r}")
+        outgoing.check(task, *reply, allowed)
+        return encode(*reply, wire=about.get("wire", "fp32"))
+
+    def _check(self, about: About) -> None:
+        if about.get("federation") != self.federation:
+            raise Refused("this site's folder is of another federation")
+        if about.get("version") != fedgela.__version__:
+            raise Refused(
+                f"the server has fedgela {about.get('version')}, this site {fedgela.__version__}: "
+                "install the same on both"
+            )
+
+    def class_names(self) -> list[str]:
+        return list(self.data.class_names) or [str(c) for c in range(self.data.classes)]
+
+    def _server_for(self, groups: Groups, about: About) -> Server:
+        """The same for a whole run; what it keeps between rounds is on disk."""
+        normalisation = groups.get("normalisation", {})
+        values = tuple(tuple(value.tolist()) for value in normalisation.values())
+        key = (about["experiment"], tuple(about["classes"]), about["sites"], about["site"], values)
+        if self._server is None or self._made_from != key:
+            with self._told_here():
+                self._server = self._make_server(about, normalisation)
+            self._made_from = key
+        self._server.store = self._store(about)
+        return self._server
+
+    @contextlib.contextmanager
+    def _told_here(self) -> Iterator[None]:
+        """What is wrong with this site's data is told on the site."""
+        try:
+            yield
+        except UserError as error:
+            self.log(str(error))
+            raise Refused("the experiment cannot be run there (the site's own log tells why)") from None
+
+    def _make_server(self, about: About, normalisation: dict[str, Tensor]) -> Server:
+        table = tomllib.loads(about["experiment"])
+        own = dict.fromkeys(OWN) | {"engine": "auto", "device": self.device}
+        experiment = parse_experiment(table | own)
+        data = agreed(self.data, tuple(about["classes"]))
+        data = dataclasses.replace(data, augment=bool(experiment.augment))
+        if normalisation:
+            data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
+        k, N = int(about["site"]), int(about["sites"])
+        owners = [np.full(len(y), k, dtype=np.int64) for y in (data.y_train, data.y_test)]
+        return Server(experiment, make_federation(data, N, *owners), note=self.log)
+
+    def _store(self, about: About) -> SiteStore:
+        run = str(about["run"])
+        if not run.isalnum():
+            raise Refused("a run's key has letters and digits only")
+        return SiteStore(self.state / run, int(about["round"]), int(about["visited"]))
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def _join(self, about: About) -> tuple[tuple[Groups, About], outgoing.Shapes]:
+        """How much data there is, of which shape, and the sums that all sites' inputs are normalised by."""
+        with self._told_here():
+            algorithm = parse_experiment(tomllib.loads(about["experiment"])).algorithm
+            data = agreed(self.data, tuple(about["classes"]))
+        groups: Groups = {"sums": {}}
+        if data.kind != "tokens":
+            total, squares, _ = data.sums()
+            groups["sums"] = {"total": total, "squares": squares}
+        counts = torch.bincount(data.y_train, minlength=data.classes)
+        statistics = algorithm.statistics(counts[None])
+        groups["statistics"] = {name: value[0] for name, value in statistics.items()}
+        reply = {
+            "samples": len(data.y_train),
+            "tested": len(data.y_test),
+            "kind": data.kind,
+            "shape": list(data.spec.shape),
+            "vocabulary": data.vocabulary,
+        }
+        allowed = outgoing.declared_at_join(algorithm, groups["sums"], data.classes)
+        return (groups, reply), allowed
+
+    def _train(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+        began = time.perf_counter()
+        round = int(about["round"])
+        visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))
+        store = server.store
+        assert isinstance(store, SiteStore)
+        self.log(f"round {round}: trained in {time.perf_counter() - began:.1f} s")
+        if store.lost:
+            self.log(f"round {round}: the personal model of round {store.visited} was lost; started anew")
+        return groups_of(without_classes(visit)), {
+            "samples": visit.update.samples,
+            "state_lost": store.lost,
+            "seconds": float(f"{time.perf_counter() - began:.3f}"),
+        }
+
+    def _score(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+        """The global model on the site's own test set."""
+        progress = playing.progress_of(server, int(about["round"]), groups.get("model", {}), {})
+        right = server.right_by_global(progress.server.model, k)
+        return {"measures": {"right": right.sum()[None]}}, {}
+
+    def _finetune(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+        right = playing.finetuned(server, k, int(about["round"]), groups.get("model", {}))
+        return {"measures": {"right": right.sum()[None]}}, {}
+
+
+def without_classes(visit: Visit) -> Visit:
+    """Only sums over all classes, and no personal head: neither would be the server's business."""
+    return dataclasses.replace(
+        visit,
+        own_norm={},
+        loss_sum=visit.loss_sum.sum()[None],
+        loss_count=visit.loss_count.sum()[None],
+        classifier=None,
+        right=None if visit.right is None else visit.right.sum()[None],
+        right_on_union=None,
+    )
+
+
+def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The data with its labels as places in the federation's class list."""
+    if not data.class_names:
+        if data.classes > len(classes):
+            raise UserError(
+                f"labels go up to {data.classes - 1}, but the federation has {len(classes)} classes, "
+                f"0 to {len(classes) - 1}"
+            )
+        return dataclasses.replace(data, classes=len(classes), class_names=classes)
+    unknown = [name for name in data.class_names if name not in classes]
+    if unknown:
+        raise UserError(
+            f"classes unknown to the federation: {', '.join(unknown)}; it has {', '.join(classes)}"
+        )
+    place = torch.tensor([classes.index(name) for name in data.class_names])
+    return dataclasses.replace(
+        data,
+        y_train=place[data.y_train],
+        y_test=place[data.y_test],
+        classes=len(classes),
+        class_names=classes,
+    )

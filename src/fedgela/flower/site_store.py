@@ -1,0 +1,54 @@
+"""What a site keeps between rounds: its personal model, on its own disk, by run and round."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgela.files import TEMPORARY, read_tensors, write_tensors
+from fedgela.models import State
+
+# the server can go back to one of its last two checkpoints while the site is already a round ahead
+KEPT_ROUNDS = 3
+
+
+@dataclass
+class SiteStore:
+    """One run's models of one site. The server says in which round its own account has the site's last
+    visit: after the server went back to a checkpoint, the site goes back with it."""
+
+    folder: Path
+    round: int = 0  # the one that goes on
+    visited: int = 0  # of the last visit, 0 before the first
+    lost: bool = False  # a model should be here, but is not or is damaged: the site starts anew
+
+    def get(self, client: int) -> State | None:
+        if self.visited == 0:
+            return None
+        for path in self.folder.glob(f"round-{self.visited:06d}.*.safetensors"):
+            try:
+                return read_tensors(path)[0]
+            except (OSError, ValueError):
+                path.rename(path.with_name(path.name + ".damaged"))
+        self.lost = True
+        return None
+
+    def put(self, client: int, model: State) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = write_tensors(self.folder, f"round-{self.round:06d}", model)
+        self._sweep(name)
+
+    def _sweep(self, newest: str) -> None:
+        for leftover in self.folder.glob(f"*{TEMPORARY}"):
+            leftover.unlink()
+        by_round: dict[int, list[Path]] = {}
+        for path in self.folder.glob("round-*.safetensors"):
+            found = re.match(r"round-(\d+)\.", path.name)
+            if found:
+                by_round.setdefault(int(found[1]), []).append(path)
+        past = sorted(round for round in by_round if round <= self.round)
+        for round, paths in by_round.items():
+            for path in paths:
+                # rounds beyond this one are of a past that the server has taken back
+                of_today = round != self.round or path.name == newest
+                if round not in past[-KEPT_ROUNDS:] or not of_today:
+                    path.unlink()

@@ -1,0 +1,120 @@
+"""A federation's folder, and what is said of mistakes before anything is started."""
+
+import importlib.util
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgela.errors import UserError
+from fedgela.flower import require_flower
+from fedgela.runs import run
+from helpers import tiny
+
+
+def test_without_flower_the_message_says_what_to_install(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'fedgela\[flower\]'"):
+        require_flower()
+    with pytest.raises(UserError, match="flwr and ray cannot be imported"):
+        run(tiny(npz, engine="flower-simulation"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class TestWithFlower:
+    @pytest.fixture(autouse=True)
+    def _flower(self) -> None:
+        pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
+
+    @pytest.fixture
+    def made(self, tmp_path: Path) -> Path:
+        from fedgela.flower.folder import init
+
+        return init(tmp_path / "fed", ["north", "east"], "127.0.0.1", 8123, ["cat", "dog"]).path
+
+    def test_a_site_gets_what_it_needs_and_no_more(self, made: Path) -> None:
+        from fedgela.flower.folder import FederationFolder, SiteFolder
+
+        assert {path.name for path in (made / "north").iterdir()} == {
+            "README.md",
+            "ca.crt",
+            "key",
+            "site.toml",
+        }
+        assert stat.S_IMODE((made / "north" / "key").stat().st_mode) == 0o600
+        assert stat.S_IMODE((made / "server" / "server.key").stat().st_mode) == 0o600
+        assert not list(made.rglob("ca.key"))
+        site, federation = SiteFolder.read(made / "north"), FederationFolder.read(made)
+        assert site.federation == federation.id and site.classes == ("cat", "dog")
+        assert (made / "north" / "key").read_bytes() != (made / "east" / "key").read_bytes()
+
+    def test_mistakes_with_folders_are_named(self, made: Path, tmp_path: Path) -> None:
+        from fedgela.flower.folder import FederationFolder, SiteFolder, init
+
+        for call, told in (
+            (lambda: init(made, ["a"], "h", 1, []), "is there already"),
+            (lambda: init(tmp_path / "x", ["a", "a"], "h", 1, []), "given twice"),
+            (lambda: init(tmp_path / "x", ["../a"], "h", 1, []), "letters, digits"),
+            (lambda: init(tmp_path / "x", ["a"], "h", 1, ["cat"]), "at least 2 classes"),
+            (lambda: SiteFolder.read(made), "is the federation's folder"),
+            (lambda: FederationFolder.read(made / "north"), "is a site's folder"),
+            (lambda: FederationFolder.read(tmp_path), "is no federation's folder"),
+        ):
+            with pytest.raises(UserError, match=told):
+                call()
+        assert not (tmp_path / "x").exists()
+        (made / "north" / "key").unlink()
+        with pytest.raises(UserError, match="key: is missing"):
+            SiteFolder.read(made / "north")
+
+    def test_an_expired_certificate_is_named_with_its_day(self, tmp_path: Path) -> None:
+        from fedgela.flower.folder import init
+        from fedgela.flower.keys import check_certificate
+
+        made = init(tmp_path / "fed", ["a"], "127.0.0.1", 8123, [], days=0)
+        with pytest.raises(UserError, match="expired on"):
+            check_certificate(made.server / "server.crt")
+
+    def test_the_certificate_is_of_the_host_and_signed_by_the_authority(self, made: Path) -> None:
+        if not Path("/usr/bin/openssl").exists():
+            pytest.skip("openssl is not installed")
+        server = made / "server"
+        command = ["openssl", "verify", "-x509_strict", "-verify_ip", "127.0.0.1", "-CAfile"]
+        done = subprocess.run(
+            [*command, server / "ca.crt", server / "server.crt"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_a_taken_port_is_named(self) -> None:
+        import socket
+
+        from fedgela.flower.processes import check_free
+
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 cannot be used"):
+                check_free("127.0.0.1", port)
+
+    def test_a_sites_mistakes_end_in_one_line(self, made: Path, tmp_path: Path) -> None:
+        arrays: dict[str, Any] = {"x": np.zeros((20, 8, 8), np.uint8), "y": np.arange(20) % 2}
+        np.savez(tmp_path / "data.npz", **arrays, class_names=np.array(["cat", "zebra"]))
+        site = ("site", made / "north")
+        for arguments, told in (
+            ((*site, "--data", tmp_path / "data.npz"), "classes unknown to the federation: zebra"),
+            ((*site, "--data", tmp_path / "none"), "there is no folder or file"),
+            (site, "give this site's data"),
+            (("run", made), "no server answers at 127.0.0.1:8123"),
+            (("run", made, "--resume"), "there is no run to go on with"),
+        ):
+            command = [sys.executable, "-m", "fedgela.cli", "federation", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 2 and told in done.stderr, done.stderr
+            assert len(done.stderr.splitlines()) <= 2
