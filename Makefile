@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint types unit clean
+.PHONY: demo test test-federation bench lint types unit clean
 
 demo: $(VENV)/.demo
 	@rm -rf runs/demo
-	$(BIN)/fedgela compare configs/demo.toml --out runs/demo --seeds 0
+	$(BIN)/fedgela compare configs/demo.toml --out runs/demo --seeds 0,1,2
 
 test: lint types unit
 
@@ -15,6 +15,11 @@ test: lint types unit
 bench: $(VENV)/.demo
 	@mkdir -p runs
 	$(BIN)/fedgela bench --out runs/bench.json
+
+# real clients on Flower: its simulation, and server and sites as processes of their own
+test-federation: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable ".[flower]" dp-accounting
+	$(BIN)/python -m pytest tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -84,6 +84,7 @@ def test_two_rounds_of_three_methods(name: str, data_dir: Path) -> None:
             "rounds": 2,
             "epochs": 1,
             "finetune_epochs": 0,
+            "threads": 1,
             "pretrained": False,
             "algorithm": algorithm,
         }
