@@ -1,7 +1,6 @@
 """`fedgela federation run`: hands the run to the server's SuperLink, and shows how it goes."""
 
 import json
-import os
 import secrets
 import shutil
 import time
@@ -16,7 +15,7 @@ from fedgela.flower.federated_server import Terms
 from fedgela.flower.folder import FederationFolder
 from fedgela.flower.link import CONNECTION, flwr, registered
 from fedgela.flower.processes import is_listening, last_words
-from fedgela.flower.server_app import ALIVE, ASKED, ERROR, NOTES, TERMS, check_possible
+from fedgela.flower.server_app import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, check_possible
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import Listener, already_holds_a_run
 
@@ -108,10 +107,10 @@ def _go(federation: FederationFolder, folder: RunFolder, asked: Record, listener
     with folder.locked():  # nobody else conducts it; the ServerApp takes the lock from here
         asked["nodes"] = {str(node): site for node, site in registered(federation).items()}
         write_json(path / TERMS, asked)
-        for old in (ALIVE, ERROR):
+        for old in (ALIVE, ERROR, STARTED):
             (path / old).unlink(missing_ok=True)
     log = federation.server / "superlink.log"
-    notes = Followed(path / NOTES, to_its_end=True)
+    notes = Followed(path / NOTES, at=(path / NOTES).stat().st_size if (path / NOTES).exists() else 0)
     app = _app(federation)
     answer = flwr(federation, "run", str(app), CONNECTION, "--run-config", f'folder="{path.resolve()}"')
     if not answer.get("success"):
@@ -136,11 +135,10 @@ def _watch(
         alive = _alive(path)
         for line in notes.lines():
             listener.note(line)
-        if metrics is None and folder.exists() and (path / METRICS).exists():
-            metrics = Followed(path / METRICS)
-            experiment = folder.experiment()
-            old = metrics.lines() if not alive else []
-            listener.started(experiment, len(old))
+        if metrics is None and (path / STARTED).exists():
+            started = json.loads((path / STARTED).read_text())
+            metrics = Followed(path / METRICS, at=started["metrics_bytes"])
+            listener.started(folder.experiment(), started["done"])
         for line in metrics.lines() if metrics else []:
             listener.round(json.loads(line))
         result = folder.result()
@@ -170,19 +168,15 @@ def _alive(path: Path) -> bool | None:
 
 
 class Followed:
-    """The whole lines of a file that grows, each once. A file that has shrunk is followed from its end:
-    rounds after a checkpoint are run again."""
+    """The whole lines of a file that grows, each once, from a place on."""
 
-    def __init__(self, path: Path, to_its_end: bool = False) -> None:
-        self.path = path
-        self.at = path.stat().st_size if to_its_end and path.exists() else 0
+    def __init__(self, path: Path, at: int = 0) -> None:
+        self.path, self.at = path, at
 
     def lines(self) -> list[str]:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            self.at = min(self.at, size)
             file.seek(self.at)
             whole = file.read().rpartition(b"\n")[0]
         if not whole:

@@ -28,11 +28,11 @@ from fedgela.flower.wire import About, Groups, decode, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
 from fedgela.resolve import device_of
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import Listener, go_on
 
 ASKED, TERMS, AGREED = "asked.toml", "federation.json", "agreed.json"
-NOTES, ERROR, ALIVE = "notes.log", "error.txt", "serverapp.pid"
+NOTES, ERROR, ALIVE, STARTED = "notes.log", "error.txt", "serverapp.pid", "started.json"
 
 app = ServerApp()
 
@@ -56,7 +56,13 @@ class Written(Listener):
     """Notes in the run's folder, where the command that waits finds them."""
 
     def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self.path = folder.path / NOTES
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        """From here on metrics only grow: rounds that no checkpoint has are cut off."""
+        size = (self.folder.path / METRICS).stat().st_size
+        write_json(self.folder.path / STARTED, {"done": done, "metrics_bytes": size})
 
     def note(self, text: str) -> None:
         with self.path.open("a") as file:
@@ -122,6 +128,7 @@ class Gathering:
         e = self.experiment
         classes = len(self.terms.classes)
         resolved = e.with_(
+            dataset="federation",  # no data of that name is ever looked for: it lies on the sites
             clients=len(self.terms.sites),
             sample=min(e.sample or len(self.terms.sites), len(self.terms.sites)),
             min_samples=0,
