@@ -172,7 +172,7 @@ def bench(name: str) -> list[str]:
         lines.append(
             f"| {row['workload']} | {row['engine']} | {row['samples_per_second']:,.0f} "
             f"| {row['ratio_to_plain']:.2f} | {middle} | {row['start_seconds']:.1f} "
-            f"| {row['peak_memory'] / 1e6:,.0f} |"
+            f"| {row['peak_memory_mb']:,.0f} |"
         )
     return lines
 
