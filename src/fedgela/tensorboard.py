@@ -37,9 +37,12 @@ class Events(Listener):
     def started(self, experiment: Experiment, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # All rounds are written again, from the first: purge_step makes readers forget what earlier files
-        # say of them, rounds after the checkpoint that are run again as well as holes a kill has left.
-        self.writer = SummaryWriter(str(self.folder.path / FOLDER), purge_step=1 if done else None)
+        # All rounds are written again, from the first. Earlier files go: readers take files in the order of
+        # their names, which tell the second only. purge_step makes a reader that has seen them forget them.
+        events = self.folder.path / FOLDER
+        for earlier in events.glob("events.out.tfevents.*"):
+            earlier.unlink()
+        self.writer = SummaryWriter(str(events), purge_step=1 if done else None)
         for record in self.folder.records():
             self._write(record)
         self.writer.flush()
