@@ -26,12 +26,7 @@ class Own(Contender):
 
     @property
     def precision(self) -> str:
-        half = getattr(self.server.experiment, "precision", None) == "bf16"
-        return "bf16" if half else super().precision
+        return self.server.experiment.precision or super().precision
 
     def close(self) -> None:
-        for holder in (self.server, self.server.engine):
-            close = getattr(holder, "close", None)
-            if close is not None:
-                close()
-                return
+        self.server.close()

@@ -85,8 +85,6 @@ def prepare(
     }
     if samples is not None:  # a split can be found for few samples too
         table["min_samples"] = min(workload.batch_size, samples // (2 * workload.clients))
-    if "engine" in Experiment.model_fields:
-        table["engine"] = "auto"
     if data_dir is not None:
         table["data_dir"] = data_dir
     return Task(name, parse_experiment(table, f"workload {name}"), data)
