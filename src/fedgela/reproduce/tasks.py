@@ -87,8 +87,7 @@ def tasks_of(
 
 def needs_tracking(cell: Cell) -> bool:
     """Angles of class means are recorded only where a run is asked to, those of classifiers always."""
-    special = cell.measures == "angles" and any(name.startswith("class_mean") for name in cell.metrics)
-    return special and "track" in Experiment.model_fields
+    return cell.measures == "angles" and any(name.startswith("class_mean") for name in cell.metrics)
 
 
 @dataclass
