@@ -1,6 +1,7 @@
 """The ledger: lines are whole or not there, each once, and a damaged one is named."""
 
 import multiprocessing
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,30 @@ def test_what_decides_the_result_counts() -> None:
     assert len({hash_of(e) for e in [base, *others]}) == 7
     found = differences(settings_of(base), settings_of(others[-1]))
     assert [(d.key, d.wanted, d.found) for d in found] == [("algorithm.phi", "power:1", "power:0.5")]
+
+
+def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgela.reproduce import entries
+
+    package = tmp_path / "src/fedgela"
+    (package / "reproduce").mkdir(parents=True)
+    monkeypatch.setattr(entries, "__file__", str(package / "reproduce/entries.py"))
+    monkeypatch.setenv("FEDGELA_COMMIT", "told")
+    (package / "__init__.py").write_text("")
+    assert entries.commit.__wrapped__() == "told"  # there is no repository
+
+    def git(*arguments: str) -> None:
+        names = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "ledger").write_text("")
+    git("add", ".")
+    assert entries.commit.__wrapped__() == "told"  # nor a commit in it
+    git("commit", "-m", "first")
+    clean = entries.commit.__wrapped__()
+    assert clean is not None and len(clean) >= 7 and "-" not in clean
+    (tmp_path / "ledger").write_text("a line")
+    assert entries.commit.__wrapped__() == clean
+    (package / "__init__.py").write_text("changed")
+    assert entries.commit.__wrapped__() == f"{clean}-dirty"

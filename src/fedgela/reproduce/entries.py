@@ -1,6 +1,7 @@
 """A ledger's line from a finished run's folder."""
 
 import datetime
+import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -129,25 +130,23 @@ def _without_folders(experiment: Experiment) -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The code's commit, with '-dirty' where files differ from it; None outside of a repository."""
-    here = Path(__file__).resolve().parent
+    """The code's commit, with '-dirty' where the package's files differ from it. Outside of a repository,
+    as in a container, FEDGELA_COMMIT can tell; else None."""
+    package = Path(__file__).resolve().parent.parent
     try:
-        told = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude", "*"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
         # an installed copy may lie in a repository that is somebody else's
-        tracked = subprocess.run(
-            ["git", "-C", str(here), "ls-files", "--error-unmatch", "../__init__.py"],
-            capture_output=True,
-            timeout=30,
-        )
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")
+        changed = _git(package, "status", "--porcelain", "--", ".")
+        return _git(package, "rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return None
-    return told.stdout.strip() or None if tracked.returncode == 0 else None
+        return os.environ.get("FEDGELA_COMMIT") or None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    told = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=True
+    )
+    return told.stdout.strip()
 
 
 def federation_of(experiment: Experiment) -> Federation | None:
