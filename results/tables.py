@@ -162,18 +162,36 @@ def precision() -> list[str]:
 
 
 def bench(name: str) -> list[str]:
-    lines = [
-        "| workload | engine | samples/s | times the plain loop | middle half | start, s | memory, MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in _data(name):
-        low, high = row.get("ratio_low"), row.get("ratio_high")
-        middle = f"{low:.2f} to {high:.2f}" if low is not None and high is not None else ""
-        lines.append(
-            f"| {row['workload']} | {row['engine']} | {row['samples_per_second']:,.0f} "
-            f"| {row['ratio_to_plain']:.2f} | {middle} | {row['start_seconds']:.1f} "
-            f"| {row['peak_memory_mb']:,.0f} |"
-        )
+    rows = _data(name)
+    columns = {
+        "workload": lambda row: row["workload"],
+        "engine": lambda row: row["engine"],
+        "samples/s": lambda row: f"{row['samples_per_second']:,.0f}",
+        "times the plain loop": lambda row: f"{row['ratio_to_plain']:.2f}",
+        "middle half": lambda row: (
+            "" if row.get("ratio_low") is None else f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}"
+        ),
+        "start, s": lambda row: f"{row['start_seconds']:.1f}",
+        "memory, MB": lambda row: f"{row['peak_memory_mb']:,.0f}",
+    }
+    if any(row.get("gpu_utilisation") is not None for row in rows):
+        columns |= {
+            "GPU memory, MB": lambda row: f"{row['peak_gpu_memory_mb']:,.0f}",
+            "GPU busy, %": lambda row: f"{row['gpu_utilisation']:.0f}",
+            "of the arithmetic limit, %": lambda row: f"{100 * row['arithmetic_share']:.1f}",
+        }
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(show(row) for show in columns.values()) + " |" for row in rows]
+
+
+def federation_overhead() -> list[str]:
+    rows = _data("federation_overhead")["rows"]
+    sites = sorted({row["sites"] for row in rows})
+    names = {"stock": "a Flower app as usual", "fedgela": "`fedgela federation`"}
+    lines = ["| | " + " | ".join(f"{n} sites" for n in sites) + " |", "|---|" + "---|" * len(sites)]
+    for way, name in names.items():
+        found = {row["sites"]: row["overhead"] for row in rows if row["way"] == way}
+        lines.append(f"| {name} | " + " | ".join(f"{found[n]:.1f}" for n in sites) + " |")
     return lines
 
 
@@ -194,12 +212,16 @@ def render(marker: str) -> list[str]:
     name, *rest = marker.split()
     if name == "demo":
         return ["```", *(ROOT / "results/demo.txt").read_text().splitlines(), "```"]
-    if name == "keys":
-        return keys()
-    if name == "burden":
-        return burden()
-    if name in ("gpu-rounds", "precision", "growth"):
-        return {"gpu-rounds": gpu_rounds, "precision": precision, "growth": growth}[name]()
+    whole = {
+        "burden": burden,
+        "federation-overhead": federation_overhead,
+        "gpu-rounds": gpu_rounds,
+        "growth": growth,
+        "keys": keys,
+        "precision": precision,
+    }
+    if name in whole:
+        return whole[name]()
     if name == "bench":
         return bench(rest[0])
     if name == "digits-demo":
