@@ -99,6 +99,10 @@ def site(
     data_dir: Annotated[str | None, typer.Option(help="where NAME.npz files lie")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="of images that are decoded")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    share_classes: Annotated[
+        bool,
+        typer.Option("--share-classes", help="tell the server this site's class counts and figures by class"),
+    ] = False,
 ) -> None:
     """Take part as a site, with data that stays here. Ctrl-C ends it; it can be started again at any time."""
     from fedgela.flower import require_flower
@@ -114,7 +118,8 @@ def site(
         raise UserError(f"--data: there is no folder or file {data}")
     _end_in_order()
     named = str(Path(data).resolve()) if data is not None else str(dataset)
-    serve(place, open_site(place, named, data_dir, device, image_size, _say), _say)
+    opened = open_site(place, named, data_dir, device, image_size, share_classes, _say)
+    serve(place, opened, _say)
 
 
 @app.command()
