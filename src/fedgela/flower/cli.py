@@ -12,6 +12,7 @@ from fedgela.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Train on separate machines whose data stays where it is.")
 
+REPORT = "report.html"  # in the run's folder
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -197,7 +198,22 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         if name in result:
             r = result[name]
             _say(f"{name}  best {r['best']:.2f} (round {r['best_round']})  last {r['last']:.2f}")
-    _say(f"written to {out}")
+    _say(f"written to {out}, its report to {out / REPORT}" if _write_report(out) else f"written to {out}")
+
+
+def _write_report(out: Path) -> bool:
+    """A run that is done stays so, whatever becomes of its report."""
+    from fedgela.report import make_report
+
+    try:
+        made = make_report([out])
+        made.save(out / REPORT)
+    except UserError as error:
+        _say(f"note: no report: {error}")
+        return False
+    for line in made.notes:
+        _say(f"note: {line}")
+    return True
 
 
 @app.command()

@@ -19,17 +19,13 @@ from fedgela.flower import sharing
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.outgoing import declared
 from fedgela.flower.privacy import CentralPrivacy
-from fedgela.flower.terms import Terms
+from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, decode, encode, travelling, visit_of
 from fedgela.models import State
 from fedgela.server import Progress, Server, Visit
 from fedgela.training import Plan
 
 ABSURD = 100.0  # an update that moves the model by so many times its own length
-GA_OF_LOCALS = (
-    "GA of local models is their accuracy on all test samples, but neither models nor samples leave a site: "
-    "it is not known here; PA, each on its own site's test samples, is"
-)
 
 
 class FederatedServer(Server):

@@ -22,7 +22,7 @@ from fedgela.files import write_atomically, write_json
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
 from fedgela.flower.server_data import federation_of_sites, server_data
-from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Terms
+from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, decode, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
@@ -72,7 +72,7 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     """A run, from where its folder has it, to its result."""
     asked = json.loads((folder.path / TERMS).read_text())
     nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
-    terms = Terms(**asked["terms"] | {key: tuple(asked["terms"][key]) for key in ("sites", "classes")})
+    terms = Terms.of(asked["terms"])
     began = folder.exists()
     path = folder.path / ASKED
     experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
@@ -161,16 +161,13 @@ class Gathering:
         )
 
     def remember(self, path: Path, server: FederatedServer) -> None:
-        """What the run's sites agreed on, for when it is resumed: floats come back from JSON as they were."""
-        normalisation = {name: value.tolist() for name, value in server.normalisation.items()}
-        sample = dataclasses.asdict(server.federation.data.spec)
-        classes = list(server.terms.classes)
-        write_json(path, {"classes": classes, "normalisation": normalisation, "sample": sample})
+        """What the run's sites agreed on, for when it is resumed."""
+        Agreed(server.terms.classes, server.federation.data.spec, server.normalisation).write(path)
 
     def recall(self, path: Path) -> None:
-        held = json.loads(path.read_text())
-        self.terms = dataclasses.replace(self.terms, classes=tuple(held["classes"]))
-        self.normalisation = {name: torch.tensor(value) for name, value in held["normalisation"].items()}
+        held = Agreed.read(path)
+        self.terms = dataclasses.replace(self.terms, classes=held.classes)
+        self.normalisation = held.normalisation
 
     def _classes(self) -> tuple[str, ...]:
         """The sites' class names together; numbers in the order of numbers."""
