@@ -35,18 +35,29 @@ def init(
         typer.Option(help="class names by comma, or a file with one a line; else collected from the sites"),
     ] = None,
     host: Annotated[str, typer.Option(help="by which sites reach the server")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the server on its own machine")] = 8000,
+    proxy_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="of nginx, through which sites come in: 8443 unless --host is this machine; 0 for none",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(min=0, help="that the certificates are valid")] = 825,
 ) -> None:
     """Make a federation: certificates, a key for every site, and a folder for each."""
     from fedgela.flower import folder as folders
-    from fedgela.flower import require_flower
+    from fedgela.flower import nginx, require_flower
 
     require_flower()
     named = _listed(names) or [f"site-{k + 1}" for k in range(sites)]
-    made = folders.init(folder, named, host, port, _classes(classes), days)
+    made = folders.init(folder, named, host, port, _classes(classes), days, proxy_port)
     _say(f"written to {folder}: give each site its own folder, {', '.join(made.sites)}, and nothing else")
     _say(f"then: fedgela federation server {folder}")
+    address = folders.SiteFolder.read(folder / made.sites[0]).server
+    if address != f"{host}:{port}":
+        _say(f"sites come in at {address}: nginx -c {(made.server / nginx.CONFIGURATION).resolve()}")
 
 
 def _listed(text: str | None) -> list[str]:
@@ -73,15 +84,15 @@ def server(
     from fedgela.flower import require_flower
 
     require_flower()
-    from fedgela.flower.folder import FederationFolder
+    from fedgela.flower.folder import THIS_MACHINE, FederationFolder
     from fedgela.flower.link import Link
 
     _end_in_order()
     federation = FederationFolder.read(folder)
-    if bind not in ("127.0.0.1", "localhost", "::1"):
+    if bind not in THIS_MACHINE:
         _say(
             f"note: Flower's control interface is open to whoever reaches {bind}:{federation.port}; "
-            "see docs/federation.md"
+            "see docs/threat-model.md"
         )
     link = Link(federation, bind)
     try:
