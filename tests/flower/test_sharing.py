@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 from fedgela.evaluation import Record
 from fedgela.flower import exchange, sharing
 from fedgela.flower.outgoing import NotDeclared, check
+from fedgela.flower.site import Site
 from fedgela.flower.wire import decode, encode
 from flower.sites import CLASSES, HOLDINGS, Played, write_data
 from helpers import tiny
@@ -176,3 +177,21 @@ def test_a_late_site_shares_too(whole: Path) -> None:
     made.grid.offline = set()
     record = server.step(progress)
     assert "train_by_class" in record["joined"]["east"] and list(record["by_class"]) == ["east"]
+
+
+@pytest.mark.parametrize("options", [[], ["--share-classes"]])
+def test_the_sites_command_opts_in(options: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from fedgela.flower.cli import app
+    from fedgela.flower.folder import init
+
+    made = init(whole.parent / "fed", ["north"], "127.0.0.1", 8123, list(CLASSES))
+    opened: list[Site] = []
+    monkeypatch.setattr("fedgela.flower.site_process.serve", lambda folder, site, log: opened.append(site))
+    monkeypatch.setattr("fedgela.flower.cli._end_in_order", lambda: None)
+    data = str(whole.parent / "site-0.npz")
+    done = CliRunner().invoke(app, ["site", str(made.path / "north"), "--data", data, *options])
+    assert done.exit_code == 0, done.output
+    assert opened[0].share_classes == bool(options)
+    assert ("shares its class counts" in done.output) == bool(options)

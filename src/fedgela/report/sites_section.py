@@ -41,7 +41,7 @@ def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
         ("site_seconds", "Seconds of training by site and round", "seconds"),
         (
             "local_accuracy_by_site",
-            "Accuracy of each site's own model on its own test samples, by round, %",
+            "Accuracy of each site's own model by round, %",
             "%",
         ),
     ):
