@@ -14,6 +14,7 @@ from fedgela.algorithms import ALGORITHMS, Update
 from fedgela.config import Experiment
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
+from fedgela.evaluation import client_accuracies
 from fedgela.flower import exchange
 from fedgela.flower.outgoing import NotDeclared, check
 from fedgela.flower.privacy import CentralPrivacy
@@ -85,6 +86,32 @@ def test_without_a_test_set_GA_is_the_sites_mean(whole: Path) -> None:
     experiment = small(whole, rounds=1)
     here, there = Server(*resolve(experiment)), Played(whole.parent, experiment).server()
     assert there.step(there.begin())["GA"] == pytest.approx(here.step(here.begin())["GA"])
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedproto", "local", "fedbabu"])
+def test_GA_of_local_models_is_not_known_and_the_run_says_why(method: str, whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm=method, rounds=1), whole)
+    server = played.server()
+    assert any("neither models nor samples leave a site" in note for note in played.notes)
+    record = server.step(server.begin())
+    assert "GA_locals" not in record
+    if method != "fedbabu":  # which has a global model too
+        assert record["GA"] is None and record["PA_weighted"] is not None
+
+
+def test_who_is_not_there_is_left_out_of_the_means_at_the_end(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm="fedavg", rounds=1), whole)
+    played.grid.offline = {2}
+    server = played.server()
+    progress = server.begin()
+    server.step(progress)
+    played.grid.offline = {1, 2}
+    last = server.finish(progress)["last"]
+    assert [value is None for value in last["by_client"]] == [False, True, True]
+    assert last["PA"] == pytest.approx(last["by_client"][0]) and last["PA_clients_left_out"] == 2
+    # the site that never trained has no local accuracy either; the one that left still has
+    totals = server.federation.test_counts
+    assert [value is None for value in client_accuracies(progress.right, totals)] == [False, False, True]
 
 
 def test_own_batchnorm_stays_on_the_site(whole: Path) -> None:
@@ -377,6 +404,8 @@ def test_methods_that_need_all_data_in_one_place_are_refused(whole: Path) -> Non
 
     with pytest.raises(UserError, match="pools all data"):
         check_possible(small(whole, algorithm="centralised"))
+    with pytest.raises(UserError, match="track: shows all classes to every local model"):
+        check_possible(small(whole, track=["angles"]))
 
 
 # -- Flower's own loop -----------------------------------------------------------------------------

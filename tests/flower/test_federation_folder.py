@@ -54,6 +54,31 @@ class TestWithFlower:
         assert site.federation == federation.id and site.classes == ("cat", "dog")
         assert (made / "north" / "key").read_bytes() != (made / "east" / "key").read_bytes()
 
+    @pytest.mark.parametrize(
+        ("host", "proxy_port", "address"),
+        [
+            ("127.0.0.1", None, "127.0.0.1:8123"),
+            ("127.0.0.1", 9000, "127.0.0.1:9000"),
+            ("fl.example.org", None, "fl.example.org:8443"),
+            ("fl.example.org", 443, "fl.example.org:443"),
+            ("fl.example.org", 0, "fl.example.org:8123"),
+        ],
+    )
+    def test_sites_of_other_machines_come_in_through_nginx(
+        self, tmp_path: Path, host: str, proxy_port: int | None, address: str
+    ) -> None:
+        from fedgela.flower.folder import SiteFolder, init
+
+        made = init(tmp_path / "fed", ["a"], host, 8123, [], proxy_port=proxy_port)
+        assert SiteFolder.read(made.path / "a").server == address
+        assert f"connects to {address} by itself" in (made.path / "a" / "README.md").read_text()
+        text = (made.server / "nginx.conf").read_text()
+        assert f"listen {proxy_port or 8443} ssl;" in text
+        assert "proxy_pass https://127.0.0.1:8123/v1/fleet/;" in text
+        for written in ("server.crt", "server.key", "ca.crt"):
+            assert f'"{made.server.resolve()}/{written}"' in text
+        assert ".making" not in text and (made.server / "nginx").is_dir()
+
     def test_mistakes_with_folders_are_named(self, made: Path, tmp_path: Path) -> None:
         from fedgela.flower.folder import FederationFolder, SiteFolder, init
 
@@ -62,6 +87,7 @@ class TestWithFlower:
             (lambda: init(tmp_path / "x", ["a", "a"], "h", 1, []), "given twice"),
             (lambda: init(tmp_path / "x", ["../a"], "h", 1, []), "letters, digits"),
             (lambda: init(tmp_path / "x", ["a"], "h", 1, ["cat"]), "at least 2 classes"),
+            (lambda: init(tmp_path / "x", ["a"], "h", 9, [], proxy_port=9), "is the server's own port"),
             (lambda: SiteFolder.read(made), "is the federation's folder"),
             (lambda: FederationFolder.read(made / "north"), "is a site's folder"),
             (lambda: FederationFolder.read(tmp_path), "is no federation's folder"),

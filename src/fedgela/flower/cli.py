@@ -12,6 +12,7 @@ from fedgela.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Train on separate machines whose data stays where it is.")
 
+REPORT = "report.html"  # in the run's folder
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the federation's folder")]
 
 
@@ -34,18 +35,29 @@ def init(
         typer.Option(help="class names by comma, or a file with one a line; else collected from the sites"),
     ] = None,
     host: Annotated[str, typer.Option(help="by which sites reach the server")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the server on its own machine")] = 8000,
+    proxy_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="of nginx, through which sites come in: 8443 unless --host is this machine; 0 for none",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(min=0, help="that the certificates are valid")] = 825,
 ) -> None:
     """Make a federation: certificates, a key for every site, and a folder for each."""
     from fedgela.flower import folder as folders
-    from fedgela.flower import require_flower
+    from fedgela.flower import nginx, require_flower
 
     require_flower()
     named = _listed(names) or [f"site-{k + 1}" for k in range(sites)]
-    made = folders.init(folder, named, host, port, _classes(classes), days)
+    made = folders.init(folder, named, host, port, _classes(classes), days, proxy_port)
     _say(f"written to {folder}: give each site its own folder, {', '.join(made.sites)}, and nothing else")
     _say(f"then: fedgela federation server {folder}")
+    address = folders.SiteFolder.read(folder / made.sites[0]).server
+    if address != f"{host}:{port}":
+        _say(f"sites come in at {address}: nginx -c {(made.server / nginx.CONFIGURATION).resolve()}")
 
 
 def _listed(text: str | None) -> list[str]:
@@ -72,15 +84,15 @@ def server(
     from fedgela.flower import require_flower
 
     require_flower()
-    from fedgela.flower.folder import FederationFolder
+    from fedgela.flower.folder import THIS_MACHINE, FederationFolder
     from fedgela.flower.link import Link
 
     _end_in_order()
     federation = FederationFolder.read(folder)
-    if bind not in ("127.0.0.1", "localhost", "::1"):
+    if bind not in THIS_MACHINE:
         _say(
             f"note: Flower's control interface is open to whoever reaches {bind}:{federation.port}; "
-            "see docs/federation.md"
+            "see docs/threat-model.md"
         )
     link = Link(federation, bind)
     try:
@@ -99,6 +111,10 @@ def site(
     data_dir: Annotated[str | None, typer.Option(help="where NAME.npz files lie")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="of images that are decoded")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    share_classes: Annotated[
+        bool,
+        typer.Option("--share-classes", help="tell the server this site's class counts and figures by class"),
+    ] = False,
 ) -> None:
     """Take part as a site, with data that stays here. Ctrl-C ends it; it can be started again at any time."""
     from fedgela.flower import require_flower
@@ -114,7 +130,8 @@ def site(
         raise UserError(f"--data: there is no folder or file {data}")
     _end_in_order()
     named = str(Path(data).resolve()) if data is not None else str(dataset)
-    serve(place, open_site(place, named, data_dir, device, image_size, _say), _say)
+    opened = open_site(place, named, data_dir, device, image_size, share_classes, _say)
+    serve(place, opened, _say)
 
 
 @app.command()
@@ -192,7 +209,24 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         if name in result:
             r = result[name]
             _say(f"{name}  best {r['best']:.2f} (round {r['best_round']})  last {r['last']:.2f}")
-    _say(f"written to {out}")
+        elif name == "GA":
+            _say("GA  is not known")  # the run's notes say why
+    _say(f"written to {out}, its report to {out / REPORT}" if _write_report(out) else f"written to {out}")
+
+
+def _write_report(out: Path) -> bool:
+    """A run that is done stays so, whatever becomes of its report."""
+    from fedgela.report import make_report
+
+    try:
+        made = make_report([out])
+        made.save(out / REPORT)
+    except UserError as error:
+        _say(f"note: no report: {error}")
+        return False
+    for line in made.notes:
+        _say(f"note: {line}")
+    return True
 
 
 @app.command()

@@ -11,11 +11,11 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
-from fedgela.flower.federated_server import Terms
 from fedgela.flower.folder import FederationFolder
 from fedgela.flower.link import CONNECTION, flwr, registered
 from fedgela.flower.processes import is_listening, last_words
-from fedgela.flower.server_app import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, check_possible
+from fedgela.flower.server_app import check_possible
+from fedgela.flower.terms import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Terms
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import Listener, already_holds_a_run
 

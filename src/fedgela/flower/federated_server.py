@@ -1,61 +1,31 @@
 """The server of a federation of sites: the local round (server.py), whose clients' visits are messages.
 
 What would tell class distributions is not known here: figures are sums over classes, [N, 1] in place of
-[N, C].
+[N, C]. What sites opted in to share of their classes is kept beside, by site.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import fedgela
 from fedgela.algorithms import Update
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, accuracy, mean_accuracy
+from fedgela.flower import sharing
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.outgoing import declared
 from fedgela.flower.privacy import CentralPrivacy
-from fedgela.flower.wire import About, Groups, Wire, decode, encode, travelling, visit_of
+from fedgela.flower.terms import GA_OF_LOCALS, Terms
+from fedgela.flower.wire import About, Groups, decode, encode, travelling, visit_of
 from fedgela.models import State
 from fedgela.server import Progress, Server, Visit
 from fedgela.training import Plan
 
 ABSURD = 100.0  # an update that moves the model by so many times its own length
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a run in a federation has beside its experiment."""
-
-    federation: str  # its id
-    run: str  # the key by which sites keep their models
-    sites: tuple[str, ...]
-    classes: tuple[str, ...]
-    round_seconds: float = 600.0  # after which a round goes on without a site
-    wait_seconds: float = 300.0  # for enough sites to be there
-    min_sites: int = 1
-    wire: Wire = "fp32"
-    dp_noise: float = 0.0  # 0: no differential privacy
-    dp_clip: float = 1.0
-    dp_delta: float = 1e-5
-
-    def question(self, task: str, site: int, experiment: str, **more: object) -> About:
-        return {
-            "task": task,
-            "federation": self.federation,
-            "version": fedgela.__version__,
-            "run": self.run,
-            "site": site,
-            "sites": len(self.sites),
-            "classes": list(self.classes),
-            "experiment": experiment,
-            **more,
-        }
 
 
 class FederatedServer(Server):
@@ -69,10 +39,12 @@ class FederatedServer(Server):
         normalisation: State,
         has_test_set: bool,
         note: Callable[[str], None],
+        joined: Mapping[int, tuple[Groups, About]],
         join: Callable[[Sequence[int]], Mapping[int, tuple[Groups, About]]],
     ) -> None:
         """`federation` has every site's number of samples, [N, 1], and the server's own test set, if any;
-        `statistics` are the pooled ones of a method that declares some; `join` asks a late site in."""
+        `statistics` are the pooled ones of a method that declares some; `joined` are the answers of the
+        sites that are there from the beginning, `join` asks a late one in."""
         self.statistics = statistics
         super().__init__(experiment, federation, note=note)
         self.terms, self.exchange, self.note = terms, exchange, note
@@ -88,6 +60,13 @@ class FederatedServer(Server):
             self.privacy.check(self)
         self.faults: dict[str, str] = {}  # of the round, by the site's name
         self.site_seconds: dict[str, float] = {}  # that they trained
+        self.joined: dict[str, Record] = {}  # what sites said of their data, since the last round
+        self.class_counts: dict[int, State] = {}  # of the sites that share them, "train" and "test" [C]
+        self.by_class: dict[str, Record] = {}  # of the round, of the sites that share it
+        for site, (groups, about) in joined.items():
+            self._welcome(site, groups, about)
+        if self._scores_on_union:
+            self.note(f"{self.algorithm.title}: {GA_OF_LOCALS}")
 
     def _initial_extra(self) -> State:
         own = self.algorithm.initial_extra(
@@ -98,11 +77,20 @@ class FederatedServer(Server):
     # -- a round -----------------------------------------------------------------------------------
 
     def step(self, progress: Progress) -> Record:
-        self.faults, self.site_seconds = {}, {}
+        self.faults, self.site_seconds, self.by_class = {}, {}, {}
         sent, received = self.exchange.sent, self.exchange.received
         record = super().step(progress)
         self._check_finite(progress)
-        record = {k: v for k, v in record.items() if not k.endswith(("_by_class", "_balanced"))}
+        # figures by class are of one class, the sum; but for those of the server's own test set
+        record = {
+            k: v
+            for k, v in record.items()
+            if k.startswith("GA") or not k.endswith(("_by_class", "_balanced"))
+        }
+        if self.joined:
+            record["joined"], self.joined = self.joined, {}
+        if self.by_class:
+            record["by_class"] = self.by_class
         if self.faults:
             record["faults"] = self.faults
         if self.privacy is not None:
@@ -135,14 +123,31 @@ class FederatedServer(Server):
     def _let_in(self, late: set[int]) -> None:
         """Sites that were not there when the run began take part from now on; inputs stay normalised as the
         others' are."""
-        for site, (_, about) in self.join(sorted(late)).items() if late else ():
+        for site, (groups, about) in self.join(sorted(late)).items() if late else ():
             if tuple(about["shape"]) != self.federation.data.spec.shape:
                 self._fault(site, f"has samples of another shape, {about['shape']}")
                 continue
             self.federation.train.sizes[site] = about["samples"]
             self.federation.train_counts[site] = about["samples"]
             self.federation.test_counts[site] = about["tested"]
+            self._welcome(site, groups, about)
             self.note(f"{self.terms.sites[site]}: takes part from now on")
+
+    def _welcome(self, site: int, groups: Groups, about: About) -> None:
+        """What a site says of its data goes into the record of its first round."""
+        told = {"samples": about["samples"], "tested": about["tested"]}
+        shared = groups.get(sharing.GROUP, {})
+        if shared:
+            problem = sharing.problem("join", shared, self.federation.data.classes)
+            expected = {"train": about["samples"], "test": about["tested"]}
+            if problem is None and {part: int(value.sum()) for part, value in shared.items()} != expected:
+                problem = f"sent {sharing.GROUP} of another number of samples"
+            if problem is None:
+                self.class_counts[site] = shared
+                told |= {f"{part}_by_class": value.tolist() for part, value in shared.items()}
+            else:
+                self._fault(site, problem)
+        self.joined[self.terms.sites[site]] = told
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
         server = progress.server
@@ -157,11 +162,18 @@ class FederatedServer(Server):
             if about.get("state_lost"):
                 self._fault(site, "had lost its personal model, and started anew")
             self.site_seconds[self.terms.sites[site]] = float(about.get("seconds", 0.0))
+            self._keep_by_class(site, sharing.figures_of_visit, answer)
             visit = visit_of(answer, site, about["samples"])
             for state in (visit.update.model, visit.update.extra):
                 state |= {name: value.to(self.device) for name, value in state.items()}
             visits.append(visit)
         return visits
+
+    def _keep_by_class(self, site: int, figures: Callable[[State, Tensor], Record], answer: Groups) -> None:
+        if site in self.class_counts:
+            found = figures(answer.get(sharing.GROUP, {}), self.class_counts[site]["test"])
+            if found:
+                self.by_class.setdefault(self.terms.sites[site], {}).update(found)
 
     def _ask(
         self, task: str, groups: Groups, sites: Sequence[int], progress: Progress, **more: object
@@ -185,8 +197,10 @@ class FederatedServer(Server):
                 continue
             if "error" in about:
                 self._fault(site, str(about["error"]))
-            else:
-                answers[site] = answer, about
+                continue
+            if site not in self.class_counts:
+                answer.pop(sharing.GROUP, None)  # it opted in after it had joined: from the next run on
+            answers[site] = answer, about
         return answers
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
@@ -210,8 +224,10 @@ class FederatedServer(Server):
         for name in ("loss_sum", "loss_count", "right"):
             if name not in measures or measures[name].shape != (1,):
                 return f"did not send {name} as one number"
-        if unknown := groups.keys() - {*self.declared, "measures"}:
+        if unknown := groups.keys() - {*self.declared, "measures", sharing.GROUP}:
             return f"sent {sorted(unknown)[0]}, which nobody asked for"
+        if problem := sharing.problem("train", groups.get(sharing.GROUP, {}), self.federation.data.classes):
+            return problem
         samples, known = about.get("samples"), int(self.federation.train.sizes[site])
         if samples != known:
             return f"says that it has {samples} samples; when it joined, it had {known}"
@@ -230,15 +246,14 @@ class FederatedServer(Server):
 
     def _evaluate(self, progress: Progress) -> Record:
         """GA on the server's own test set, or else the sites' mean, weighted by their test samples; PA and
-        the local accuracy over the sites that have trained. GA of local models needs all sites' test
-        samples in one place, and is not known."""
+        the local accuracy over the sites that have trained. GA of local models is not known."""
         record: Record = {"GA": None}
         totals = self.federation.test_counts  # [N, 1]
         if self.algorithm.GA_of == "global":
             if self.has_test_set:
                 right = self._right(self._global_answers(progress.server.model), self.union)
                 known = torch.bincount(self.test_labels, minlength=self.federation.data.classes)
-                record["GA"] = accuracy("GA", right, known)["GA"]
+                record |= accuracy("GA", right, known)
             else:
                 record |= self._sites_mean(progress)
         visited = progress.visited > 0
@@ -263,6 +278,11 @@ class FederatedServer(Server):
         for site, (answer, _) in self._ask("score", groups, sites, progress).items():
             right += int(answer["measures"]["right"])
             tested += int(self.federation.test_counts[site])
+            shared = answer.get(sharing.GROUP, {})
+            if problem := sharing.problem("score", shared, self.federation.data.classes):
+                self._fault(site, problem)
+            else:
+                self._keep_by_class(site, sharing.figures_of_score, answer)
         return {"GA": 100 * right / tested if tested else None}
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
@@ -272,16 +292,27 @@ class FederatedServer(Server):
         self._at_the_end = progress
         if not progress.best_round:
             progress.best_model, progress.best_round = progress.server.model, progress.round
-        return super().finish(progress)
+        counts = self.federation.test_counts
+        tested = counts.clone()
+        record = super().finish(progress)
+        counts.copy_(tested)
+        counts[progress.visited == 0] = 0  # who never trained has no accuracy, rather than 0 %
+        return record
 
     def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
-        right = torch.zeros_like(self.federation.test_counts)
+        """A site that does not answer is left out of the mean, as one without test samples is."""
+        counts = self.federation.test_counts
+        right = torch.zeros_like(counts)
         online = set(self.exchange.online())
         progress = self._at_the_end
         at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
         sites = [site for site in clients if site in online]
-        for site, (answer, _) in self._ask("finetune", {"model": travelling(self, model)}, sites, at).items():
-            right[site] = answer["measures"]["right"]
+        answers = self._ask("finetune", {"model": travelling(self, model)}, sites, at)
+        for site in clients:
+            if site in answers:
+                right[site] = answers[site][0]["measures"]["right"]
+            else:
+                counts[site] = 0
         return right
 
 

@@ -1,7 +1,7 @@
 """A federation's folder: made once with `fedgela federation init`, then each site gets its own part of it.
 
 federation.toml      who takes part, where the server is, the class list if it is agreed on
-server/              certificates, the sites' public keys, Flower's database: never leaves the server
+server/              certificates, public keys, nginx.conf, Flower's database: never leaves the server
 site-1/ ...          what a site's administrator gets: address, the authority's certificate, a private key
 runs/                what `fedgela federation run` writes
 """
@@ -19,9 +19,12 @@ import fedgela
 from fedgela.config import read_toml
 from fedgela.errors import UserError
 from fedgela.files import write_atomically
+from fedgela.flower import nginx
 from fedgela.flower.keys import DAYS, make_certificates, make_key
 
 FEDERATION, SITE = "federation.toml", "site.toml"
+PROXY_PORT = 8443
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,20 @@ def _fields(table: dict[str, Any], path: Path, **kinds: type) -> dict[str, Any]:
 
 
 def init(
-    path: Path, sites: list[str], host: str, port: int, classes: list[str], days: int = DAYS
+    path: Path,
+    sites: list[str],
+    host: str,
+    port: int,
+    classes: list[str],
+    days: int = DAYS,
+    proxy_port: int | None = None,
 ) -> FederationFolder:
-    """Make a federation's folder, whole or not at all."""
+    """Make a federation's folder, whole or not at all. Sites come in through nginx at `proxy_port`, or
+    directly where it is 0; by default directly only where they are on the server's own machine."""
+    if proxy_port is None:
+        proxy_port = 0 if host in THIS_MACHINE else PROXY_PORT
+    if proxy_port == port:
+        raise UserError(f"--proxy-port: {port} is the server's own port; choose another for nginx")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path}: is there already; a federation is made in a new folder")
     for name in sites:
@@ -121,8 +135,12 @@ def init(
     keys.mkdir(parents=True, mode=0o700)
     made = FederationFolder(path, secrets.token_hex(8), host, port, tuple(sites), tuple(classes))
     make_certificates(making / "server", host, days)
+    conf = nginx.configuration(path / "server", host, port, proxy_port or PROXY_PORT)
+    write_atomically(making / "server" / nginx.CONFIGURATION, conf)
+    (making / "server" / nginx.FOLDER).mkdir()
+    address = f"{host}:{proxy_port or port}"
     for name in sites:
-        _make_site(making / name, made, name, keys / f"{name}.pub")
+        _make_site(making / name, made, address, name, keys / f"{name}.pub")
     table = {key: value for key, value in asdict(made).items() if key != "path"}
     write_atomically(making / FEDERATION, tomli_w.dumps(_plain(table) | {"fedgela": fedgela.__version__}))
     if path.exists():
@@ -131,29 +149,29 @@ def init(
     return made
 
 
-def _make_site(folder: Path, made: FederationFolder, name: str, public: Path) -> None:
+def _make_site(folder: Path, made: FederationFolder, address: str, name: str, public: Path) -> None:
     folder.mkdir(mode=0o700)
     shutil.copy(public.parent.parent / "ca.crt", folder / "ca.crt")
     make_key(folder / "key", public)
     table = {
         "federation": made.id,
         "name": name,
-        "server": f"{made.host}:{made.port}",
+        "server": address,
         "classes": made.classes,
         "fedgela": fedgela.__version__,
     }
     write_atomically(folder / SITE, tomli_w.dumps(_plain(table)))
-    write_atomically(folder / "README.md", _readme(name, made))
+    write_atomically(folder / "README.md", _readme(name, made.classes, address))
 
 
 def _plain(table: dict[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
 
-def _readme(name: str, made: FederationFolder) -> str:
-    classes = (
-        f"The federation's classes are: {', '.join(made.classes)}. Name yours the same."
-        if made.classes
+def _readme(name: str, classes: tuple[str, ...], address: str) -> str:
+    about_classes = (
+        f"The federation's classes are: {', '.join(classes)}. Name yours the same."
+        if classes
         else "The sites' class names are collected when a run begins: name the same class alike everywhere."
     )
     return f"""# {name}: a site of a fedgela federation
@@ -164,14 +182,15 @@ Your data stays on your machine. Keep this folder to yourself: the file `key` le
     pip install 'fedgela[flower]=={fedgela.__version__}'
     fedgela federation site . --data PATH
 
-PATH is a folder of images (CLASS/*.jpg), an .npz or a .parquet file. {classes}
+PATH is a folder of images (CLASS/*.jpg), an .npz or a .parquet file. {about_classes}
 
-The site connects to {made.host}:{made.port} by itself and opens no port to the network; let it reach that
+The site connects to {address} by itself and opens no port to the network; let it reach that
 address. It can be stopped (Ctrl-C) and started again at any time, also in the middle of a run.
 
 What leaves your machine, in a run of FedGELA: the weights of the shared body; the number of your training
 and of your test samples; sums over all of your samples (of the loss, of right answers, of pixel values and
 their squares by colour channel). No samples, no file names, no class counts, no personal model. Other
-methods may share more; the run says so. The server's operator chooses the code that runs here: take part
-only with operators whom you trust (docs/federation.md).
+methods may share more; the run says so. With `--share-classes` the site also tells how many samples of each
+class it has, and its accuracy, loss and confusion by class. The server's operator chooses the code that runs
+here: take part only with operators whom you trust (docs/threat-model.md).
 """

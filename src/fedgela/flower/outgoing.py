@@ -1,5 +1,5 @@
 """What may leave a site, checked on the site just before it is sent: what the algorithm declares, sums over
-all of the site's samples, and nothing else."""
+all of the site's samples, what the site opted in to share (sharing.py), and nothing else."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from fedgela.server import Server
 
 Shapes = dict[str, dict[str, tuple[int, ...]]]  # of tensors, by group and name
 
-# sums over all classes: no figure of a site is split by class
+# sums over all classes: no figure of these is split by class
 MEASURES = {"train": {"loss_sum", "loss_count", "right"}, "score": {"right"}, "finetune": {"right"}}
 ABOUT = {
     "classes": {"classes"},

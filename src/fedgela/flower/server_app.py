@@ -15,24 +15,20 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedgela.config import Experiment, parse_experiment, read_toml
-from fedgela.data import Federation, load_dataset
-from fedgela.data.dataset import Dataset, mean_and_deviation
-from fedgela.data.federation import Shards
+from fedgela.data.dataset import mean_and_deviation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.flower.exchange import Exchange
-from fedgela.flower.federated_server import FederatedServer, Terms
-from fedgela.flower.site import agreed
+from fedgela.flower.federated_server import FederatedServer
+from fedgela.flower.server_data import federation_of_sites, server_data
+from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, decode, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import Listener, go_on
-
-ASKED, TERMS, AGREED = "asked.toml", "federation.json", "agreed.json"
-NOTES, ERROR, ALIVE, STARTED = "notes.log", "error.txt", "serverapp.pid", "started.json"
 
 app = ServerApp()
 
@@ -76,7 +72,7 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     """A run, from where its folder has it, to its result."""
     asked = json.loads((folder.path / TERMS).read_text())
     nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
-    terms = Terms(**asked["terms"] | {key: tuple(asked["terms"][key]) for key in ("sites", "classes")})
+    terms = Terms.of(asked["terms"])
     began = folder.exists()
     path = folder.path / ASKED
     experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
@@ -103,6 +99,10 @@ def check_possible(experiment: Experiment) -> None:
         raise UserError(f"{experiment.algorithm.title} pools all data in one place; sites keep theirs")
     if experiment.validation > 0:
         raise UserError("validation: sites hold their own test samples out; leave it at 0")
+    if experiment.track:
+        raise UserError(
+            "track: shows all classes to every local model, but a site has its own only; leave it out"
+        )
 
 
 class Gathering:
@@ -142,41 +142,32 @@ class Gathering:
         normalisation = (
             self._normalisation(joined, spec) if self.normalisation is None else self.normalisation
         )
-        data, has_test_set = self._data(spec, normalisation)
+        data = server_data(spec, self.terms.classes, normalisation, self.test_data, e.image_size)
         sizes, tested = torch.zeros(2, len(self.terms.sites), dtype=torch.int64)
         for site, (_, about) in joined.items():
             sizes[site], tested[site] = about["samples"], about["tested"]
-        owners = np.repeat(np.arange(len(sizes)), sizes.numpy())
-        federation = Federation(
-            data,
-            len(sizes),
-            Shards(owners, len(sizes)),
-            Shards(np.zeros(len(data.y_test), dtype=np.int64), len(sizes)),
-            sizes[:, None],
-            tested[:, None],
-        )
         statistics = self._statistics(joined, sizes)
         return FederatedServer(
             resolved,
-            federation,
+            federation_of_sites(data, sizes, tested),
             self.terms,
             self.exchange,
             statistics,
             normalisation,
-            has_test_set,
+            self.test_data is not None,
             self.note,
+            joined,
             lambda sites: self.ask("join", sites)[0],
         )
 
     def remember(self, path: Path, server: FederatedServer) -> None:
-        """What the run's sites agreed on, for when it is resumed: floats come back from JSON as they were."""
-        normalisation = {name: value.tolist() for name, value in server.normalisation.items()}
-        write_json(path, {"classes": list(server.terms.classes), "normalisation": normalisation})
+        """What the run's sites agreed on, for when it is resumed."""
+        Agreed(server.terms.classes, server.federation.data.spec, server.normalisation).write(path)
 
     def recall(self, path: Path) -> None:
-        held = json.loads(path.read_text())
-        self.terms = dataclasses.replace(self.terms, classes=tuple(held["classes"]))
-        self.normalisation = {name: torch.tensor(value) for name, value in held["normalisation"].items()}
+        held = Agreed.read(path)
+        self.terms = dataclasses.replace(self.terms, classes=held.classes)
+        self.normalisation = held.normalisation
 
     def _classes(self) -> tuple[str, ...]:
         """The sites' class names together; numbers in the order of numbers."""
@@ -265,35 +256,6 @@ class Gathering:
             for name, value in groups.get("statistics", {}).items():
                 means[name] = means.get(name, torch.zeros_like(value, dtype=torch.float64)) + p[site] * value
         return {name: value.float() for name, value in means.items()}
-
-    def _data(self, spec: InputSpec, normalisation: State) -> tuple[Dataset, bool]:
-        """The server's own test set, if it has one, beside a blank training sample that gives its shape."""
-        dtype = (
-            torch.uint8 if spec.kind == "image" else torch.float32 if spec.kind == "features" else torch.int64
-        )
-        blank = torch.zeros(1, *spec.shape, dtype=dtype)
-        x_test, y_test = blank[:0], torch.zeros(0, dtype=torch.int64)
-        if self.test_data is not None:
-            test = agreed(
-                load_dataset(self.test_data, image_size=self.experiment.image_size), self.terms.classes
-            )
-            if test.spec != spec:
-                raise UserError(f"{self.test_data}: holds {test.spec}, but the sites have {spec}")
-            x_test, y_test = test.x_test, test.y_test
-        data = Dataset(
-            name="federation",
-            kind=spec.kind,
-            x_train=blank,
-            y_train=torch.zeros(1, dtype=torch.int64),
-            x_test=x_test,
-            y_test=y_test,
-            classes=len(self.terms.classes),
-            vocabulary=spec.vocabulary,
-            class_names=self.terms.classes,
-        )
-        if normalisation:
-            data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
-        return data, self.test_data is not None
 
 
 def sum_of(values: list[Tensor]) -> Tensor:

@@ -1,7 +1,8 @@
 """A site: one process that holds the data and the personal model, and answers what the server asks.
 
 It is a `Server` with a federation in which only this site has data, so that it trains by the same code as a
-local run. What it answers is checked against what the algorithm declares (outgoing.py).
+local run. What it answers is checked against what the algorithm declares (outgoing.py), and what the site's
+administrator opted in to share (sharing.py).
 """
 
 import contextlib
@@ -22,11 +23,11 @@ from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
 from fedgela.errors import UserError
 from fedgela.flower import client as playing
-from fedgela.flower import outgoing
+from fedgela.flower import outgoing, sharing
 from fedgela.flower.site_store import SiteStore
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
 from fedgela.resolve import device_of
-from fedgela.server import Server, Visit
+from fedgela.server import Visit
 
 # where and how a site computes is its own affair
 OWN = ("engine", "lanes", "width", "compile", "threads", "data_dir", "weights")
@@ -44,13 +45,15 @@ class Site:
         state: Path,
         device: str = "auto",
         log: Callable[[str], None] = lambda text: None,
+        share_classes: bool = False,
     ) -> None:
         self.federation = federation  # its id
         self.data = data
         self.state = state
         self.device = str(device_of(device))
         self.log = log
-        self._server: Server | None = None
+        self.share_classes = share_classes
+        self._server: sharing.SiteServer | None = None
         self._made_from: object = None
 
     def answer(self, payload: bytes) -> bytes:
@@ -82,6 +85,8 @@ class Site:
             allowed = outgoing.declared(server) if task == "train" else {}
         else:
             raise Refused(f"there is no task {task!r}")
+        if self.share_classes:
+            allowed = allowed | {sharing.GROUP: sharing.shapes(task, len(about["classes"]))}
         outgoing.check(task, *reply, allowed)
         return encode(*reply, wire=about.get("wire", "fp32"))
 
@@ -97,7 +102,7 @@ class Site:
     def class_names(self) -> list[str]:
         return list(self.data.class_names) or [str(c) for c in range(self.data.classes)]
 
-    def _server_for(self, groups: Groups, about: About) -> Server:
+    def _server_for(self, groups: Groups, about: About) -> sharing.SiteServer:
         """The same for a whole run; what it keeps between rounds is on disk."""
         normalisation = groups.get("normalisation", {})
         values = tuple(tuple(value.tolist()) for value in normalisation.values())
@@ -118,7 +123,7 @@ class Site:
             self.log(str(error))
             raise Refused("the experiment cannot be run there (the site's own log tells why)") from None
 
-    def _make_server(self, about: About, normalisation: dict[str, Tensor]) -> Server:
+    def _make_server(self, about: About, normalisation: dict[str, Tensor]) -> sharing.SiteServer:
         table = tomllib.loads(about["experiment"])
         own = dict.fromkeys(OWN) | {"engine": "auto", "device": self.device}
         experiment = parse_experiment(table | own)
@@ -128,7 +133,7 @@ class Site:
             data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
         k, N = int(about["site"]), int(about["sites"])
         owners = [np.full(len(y), k, dtype=np.int64) for y in (data.y_train, data.y_test)]
-        return Server(experiment, make_federation(data, N, *owners), note=self.log)
+        return sharing.SiteServer(experiment, make_federation(data, N, *owners), note=self.log)
 
     def _store(self, about: About) -> SiteStore:
         run = str(about["run"])
@@ -157,10 +162,14 @@ class Site:
             "shape": list(data.spec.shape),
             "vocabulary": data.vocabulary,
         }
+        if self.share_classes:
+            groups[sharing.GROUP] = sharing.counts_of(data)
         allowed = outgoing.declared_at_join(algorithm, groups["sums"], data.classes)
         return (groups, reply), allowed
 
-    def _train(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+    def _train(
+        self, server: sharing.SiteServer, k: int, groups: Groups, about: About
+    ) -> tuple[Groups, About]:
         began = time.perf_counter()
         round = int(about["round"])
         visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))
@@ -169,19 +178,29 @@ class Site:
         self.log(f"round {round}: trained in {time.perf_counter() - began:.1f} s")
         if store.lost:
             self.log(f"round {round}: the personal model of round {store.visited} was lost; started anew")
-        return groups_of(without_classes(visit)), {
+        sent = groups_of(without_classes(visit))
+        if self.share_classes:
+            sent[sharing.GROUP] = server.shared_of_visit(visit, round)
+        return sent, {
             "samples": visit.update.samples,
             "state_lost": store.lost,
             "seconds": float(f"{time.perf_counter() - began:.3f}"),
         }
 
-    def _score(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+    def _score(
+        self, server: sharing.SiteServer, k: int, groups: Groups, about: About
+    ) -> tuple[Groups, About]:
         """The global model on the site's own test set."""
         progress = playing.progress_of(server, int(about["round"]), groups.get("model", {}), {})
         right = server.right_by_global(progress.server.model, k)
-        return {"measures": {"right": right.sum()[None]}}, {}
+        sent = {"measures": {"right": right.sum()[None]}}
+        if self.share_classes:
+            sent[sharing.GROUP] = server.shared_of_score(right, progress.round)
+        return sent, {}
 
-    def _finetune(self, server: Server, k: int, groups: Groups, about: About) -> tuple[Groups, About]:
+    def _finetune(
+        self, server: sharing.SiteServer, k: int, groups: Groups, about: About
+    ) -> tuple[Groups, About]:
         right = playing.finetuned(server, k, int(about["round"]), groups.get("model", {}))
         return {"measures": {"right": right.sum()[None]}}, {}
 

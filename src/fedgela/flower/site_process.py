@@ -29,6 +29,7 @@ def open_site(
     data_dir: str | None,
     device: str,
     image_size: int | None,
+    share_classes: bool,
     log: Callable[[str], None],
 ) -> Site:
     """The site with its data read, and its classes compared with the federation's."""
@@ -40,7 +41,9 @@ def open_site(
         except UserError as error:
             raise UserError(f"{data}: {error}") from None
     log(f"{folder.name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test samples")
-    return Site(folder.federation, dataset, folder.state, device, log)
+    if share_classes:
+        log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
+    return Site(folder.federation, dataset, folder.state, device, log, share_classes)
 
 
 def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:

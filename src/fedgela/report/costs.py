@@ -33,11 +33,17 @@ def cost_table(setting: Setting, federation: Federation | None) -> Table:
             _kept(entry),
         ]
         rows.append(cells + ([size(held) if (held := _memory(entry)) else "-"] if memory else []))
-    note = (
-        "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median; up and "
-        "down: bytes of the tensors that travel, not compressed, as the method's own code declares them, and "
-        "over all rounds and clients; client keeps: its model's file between rounds"
-    )
+    note = "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median; "
+    if setting.sites is not None:
+        note += (
+            "up and down: bytes of messages as they were sent, mean over a round's sites, and over all "
+            "rounds; what a site keeps stays there; memory and device are the server's"
+        )
+    else:
+        note += (
+            "up and down: bytes of the tensors that travel, not compressed, as the method's own code "
+            "declares them, and over all rounds and clients; client keeps: its model's file between rounds"
+        )
     told = {(run.result or {}).get("device") for e in setting.entries for run in e.runs.values()}
     devices = sorted(str(device) for device in told if device)
     return Table(head, rows, note + (f"; computed on {'; '.join(devices)}" if devices else ""))
@@ -98,6 +104,8 @@ def _seconds(entry: Entry) -> float | None:
 def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
     """Up and down by client and round, up and down in all, and the parameters."""
     e = entry.experiment
+    if entry.first.sites is not None:
+        return _messages_sent(entry, federation)
     try:
         if federation is None:
             raise UserError("no data")
@@ -116,11 +124,28 @@ def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
     ]
 
 
+def _messages_sent(entry: Entry, federation: Federation | None) -> list[str]:
+    """The same of a run on sites, where they were counted."""
+    ways = ("bytes_up", "bytes_down")
+    counted = [[r for r in run.records if all(way in r for way in ways)] for run in entry.runs.values()]
+    rounds = [record for records in counted for record in records if record.get("clients")]
+    parameters = "-"
+    if federation is not None:
+        parameters = f"{sum(p.numel() for p in empty_net(entry.experiment, federation).parameters()):,}"
+    if not rounds:
+        return ["-"] * 4 + [parameters]
+    one = [round(statistics.fmean(r[way] / len(r["clients"]) for r in rounds)) for way in ways]
+    total = [round(statistics.fmean(sum(r[way] for r in records) for records in counted)) for way in ways]
+    return [*map(size, one), *map(size, total), parameters]
+
+
 def _both(one: Traffic) -> Sequence[str]:
     return size(one.up), size(one.down)
 
 
 def _kept(entry: Entry) -> str:
+    if entry.first.sites is not None:
+        return "-"
     files = [path for run in entry.runs.values() for path in client_files(run).values()]
     return size(round(statistics.fmean(path.stat().st_size for path in files))) if files else "nothing"
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedgela.algorithms import ALGORITHMS, name_of
 from fedgela.config import Experiment, plain_table
 from fedgela.report.loading import Note, Run
+from fedgela.report.sites import Sites
 from fedgela.runs import HARDWARE, best_and_last
 from fedgela.tables import spread
 
@@ -119,9 +120,16 @@ class Setting:
         return self.entries[0].experiment
 
     @property
+    def sites(self) -> Sites | None:
+        """Where the entries were run on the sites of a federation."""
+        return self.entries[0].first.sites
+
+    @property
     def title(self) -> str:
         e = self.experiment
         part = "" if e.sample in (None, e.clients) else f", {e.sample} a round"
+        if self.sites is not None:
+            return f"a federation of {e.clients} sites{part}, {e.model}"
         dataset = re.split(r"[\\/]", e.dataset)[-1]
         held = f", validated on {e.validation:.0%} of the training data" if e.validation else ""
         return f"{dataset}, {e.partition}, {e.clients} clients{part}, {e.model}{held}"
@@ -165,7 +173,9 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
     groups: dict[tuple[tuple[Any, ...], str, str], Entry] = {}
     for run in runs:
         key = tuple(getattr(run.experiment, name) for name in SAME)
-        place = (key, run.name, repr(sorted(_identity(run.experiment).items())))
+        if run.sites is not None:
+            key += (run.sites.terms.federation, run.sites.test_data)
+        place = (key, run.name, repr(sorted(_identity(run).items())))
         if place not in groups:
             groups[place] = Entry(run.name)
             settings.setdefault(key, Setting(key)).entries.append(groups[place])
@@ -182,10 +192,12 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
     return list(settings.values())
 
 
-def _identity(experiment: Experiment) -> dict[str, Any]:
+def _identity(run: Run) -> dict[str, Any]:
     """What makes an experiment another one, flat: without the seeds, where it is computed and what else is
     measured of it."""
-    table = plain_table(experiment)
+    table = plain_table(run.experiment)
+    if run.sites is not None:
+        table |= {key: getattr(run.sites.terms, key) for key in ("wire", "dp_noise", "dp_clip")}
     algorithm = table.pop("algorithm")
     own = {f"algorithm.{key}": value for key, value in algorithm.items()}
     # the split follows the seed unless it was fixed
@@ -202,7 +214,7 @@ def _tell_apart(entries: Sequence[Entry]) -> None:
     for label, same in by_label.items():
         if len(same) == 1:
             continue
-        identities = [_identity(entry.experiment) for entry in same]
+        identities = [_identity(entry.first) for entry in same]
         keys = {key for one in identities for key in one}
         differing = sorted(key for key in keys if len({repr(one.get(key)) for one in identities}) > 1)
         for entry, one in zip(same, identities, strict=True):

@@ -5,11 +5,14 @@ import numpy as np
 from fedgela.report.context import Context, Section
 from fedgela.report.figures import matrix
 from fedgela.report.markup import Table, paragraph
+from fedgela.report.sites import Sites, joined
 
 DRAWN_CLIENTS = 100
 
 
 def who_holds_what(c: Context) -> Section:
+    if c.setting.sites is not None:
+        return _what_sites_share(c, c.setting.sites)
     if c.federation is None:
         return Section("Who holds what")
     counts = c.federation.train_counts.numpy()
@@ -40,6 +43,43 @@ def who_holds_what(c: Context) -> Section:
         "client",
         log=True,
         data=table,
+        colour_label="samples",
+    )
+    return Section("Who holds what", [paragraph(text, "note"), picture])
+
+
+def _what_sites_share(c: Context, sites: Sites) -> Section:
+    """The map of the sites that opted in to share their class counts; the others' columns stay empty."""
+    told = joined(c.setting.entries[0].first.records)
+    counts = {
+        name: told[name]["train_by_class"] for name in sites.names if "train_by_class" in told.get(name, {})
+    }
+    if not counts:
+        return Section("Who holds what")
+    C = len(next(iter(counts.values())))
+    names = c.class_names(C)
+    kept = [name for name in sites.names if name not in counts]
+    text = f"{len(counts)} of {len(sites.names)} sites share their class counts."
+    text += f" Not shared: {', '.join(kept)}." if kept else ""
+    nothing = [np.nan] * C
+    shown = np.array([[n or np.nan for n in counts.get(name, nothing)] for name in sites.names]).T
+    rows = [
+        [name, *(str(n) if n else "." for n in counts[name])]
+        if name in counts
+        else [name, "not shared", *[""] * (C - 1)]
+        for name in sites.names
+    ]
+    picture = matrix(
+        f"{c.prefix}who-holds-what",
+        "Training samples by class and site",
+        text,
+        shown,
+        names,
+        [name if name in counts else f"{name} (not shared)" for name in sites.names],
+        "class",
+        "site",
+        log=True,
+        data=Table(["site", *names], rows),
         colour_label="samples",
     )
     return Section("Who holds what", [paragraph(text, "note"), picture])

@@ -11,10 +11,12 @@ from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.report.sites import Sites, read_sites
 from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
 
 DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
 TABLE = "table.json"  # of a comparison
+FEDERATION = "federation.toml"  # of the folder of a federation of sites
 Note = Callable[[str], None]
 
 
@@ -27,6 +29,7 @@ class Run:
     experiment: Experiment
     records: list[Record]
     result: Record | None  # None: not finished
+    sites: Sites | None = None  # None: a local run
 
     @property
     def seed(self) -> int:
@@ -78,6 +81,8 @@ def run_folders(path: Path) -> list[Path]:
 
 
 def _descend(path: Path, depth: int) -> Iterator[Path]:
+    if (path / FEDERATION).exists() and (path / "runs").is_dir():
+        path = path / "runs"  # beside them are Flower's own files
     if RunFolder(path).exists():
         yield path
     elif depth:
@@ -99,7 +104,8 @@ def _read(path: Path, note: Note) -> Run:
     # OUT/METHOD/seed-S: the table of a comparison stands beside METHOD
     if path.name == f"seed-{experiment.seed}" and (path.parent.parent / TABLE).exists():
         name = path.parent.name
-    return Run(path, name, experiment, read_records(path / METRICS, note), result)
+    records = read_records(path / METRICS, note)
+    return Run(path, name, experiment, records, result, read_sites(path, note))
 
 
 def read_result(folder: RunFolder, note: Note) -> Record | None:
@@ -111,8 +117,9 @@ def read_result(folder: RunFolder, note: Note) -> Record | None:
         return None
     if result is None:
         return None
-    if not isinstance(result, dict) or not all(isinstance(result.get(n), dict) for n in ("GA", "PA")):
-        note(f"{folder.path / RESULT}: has no GA and PA; the run is shown as unfinished")
+    # a federation does not know GA of local models
+    if not isinstance(result, dict) or not any(isinstance(result.get(n), dict) for n in ("GA", "PA")):
+        note(f"{folder.path / RESULT}: has neither GA nor PA; the run is shown as unfinished")
         return None
     return result
 

@@ -4,7 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# a cell is its text, or text with marks: ("94.08", "best")
+# a cell is its text, or text with a mark: ("94.08", "best")
 Cell = str | tuple[str, str]
 
 
@@ -27,7 +27,7 @@ def details(summary: str, content: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """The first column names a row; all others are to the right."""
+    """The first column names a row; all others are to the right, but those of cells marked "words"."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -38,7 +38,11 @@ class Table:
     def to_html(self) -> str:
         kind = ' class="sortable"' if self.sortable else ""
         caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        words = {i for row in self.rows for i, cell in enumerate(row) if cell[1:] == ("words",)}
+        kinds = (' class="words"' if i in words else "" for i in range(len(self.head)))
+        head = "".join(
+            f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(self.head, kinds, strict=True)
+        )
         body = "\n".join(
             "<tr>" + _row_head(row[0]) + "".join(map(_cell, row[1:])) + "</tr>" for row in self.rows
         )

@@ -31,8 +31,10 @@ def of_models(c: Context) -> list[Section]:
     collapse: list[list[str]] = []
     for entry in featured(c.setting):
         run, federation = entry.first, c.federation_of(entry)
-        if federation is None:
+        if federation is None or len(federation.data.y_test) == 0:
             continue
+        if run.sites is not None and run.experiment.batchnorm == "local":
+            continue  # the global model has no BatchNorm that was ever trained: it stays on the sites
         try:
             client = chosen_client(run, federation)
             whole = ask_global(run, federation) if global_file(run) else None
@@ -119,20 +121,26 @@ def _accuracy_by_class(c: Context) -> list[Part]:
 def _confusion(c: Context, entry: Entry, answers: Answers) -> Picture:
     C = len(answers.W)
     cells = torch.bincount(answers.labels * C + answers.predicted, minlength=C * C).view(C, C).numpy()
+    part = "" if len(answers.labels) == answers.of else f", {len(answers.labels):,} of {answers.of:,} samples"
+    title = f"Confusion of {entry.label}'s global model, seed {entry.first.seed}{part}: % of a class"
+    return confusion(c, file_name(entry.label), title, cells)
+
+
+def confusion(c: Context, name: str, title: str, cells: np.ndarray) -> Picture:
+    """Of counts [C, C]: true class, predicted class."""
+    C = len(cells)
     share = 100 * cells / np.maximum(cells.sum(axis=1, keepdims=True), 1)
     names = c.class_names(C)
     wrong = [(int(cells[i, j]), i, j) for i in range(C) for j in range(C) if i != j and cells[i, j]]
     worst = sorted(wrong, reverse=True)[:5]
     told = "; ".join(f"{n} of class {names[i]} taken for {names[j]}" for n, i, j in worst) or "no mistake"
     right = 100 * np.trace(cells) / max(cells.sum(), 1)
-    part = "" if len(answers.labels) == answers.of else f", {len(answers.labels):,} of {answers.of:,} samples"
-    title = f"Confusion of {entry.label}'s global model, seed {entry.first.seed}{part}: % of a class"
     table = None
     if C <= 20:
         rows = [[names[i], *(str(n) if n else "." for n in cells[i].tolist())] for i in range(C)]
         table = Table(["true \\ predicted", *names], rows, "samples")
     return matrix(
-        f"{c.prefix}confusion-{file_name(entry.label)}",
+        f"{c.prefix}confusion-{name}",
         title,
         f"Rows are true classes, columns predictions; {right:.2f}% lie on the diagonal. Most often: {told}.",
         np.where(cells > 0, share, np.nan),

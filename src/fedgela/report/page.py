@@ -38,6 +38,7 @@ th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap;
 th:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--page); }
 thead th { white-space: normal; vertical-align: bottom; } tbody th { font-weight: 500; }
 td.paper { color: var(--soft); }
+th.words, td.words { text-align: left; white-space: normal; min-width: 16rem; }
 th button { all: unset; cursor: pointer; } th button::after { content: "\\a0↕"; color: var(--soft); }
 th[aria-sort=ascending] button::after { content: "\\a0↑"; }
 th[aria-sort=descending] button::after { content: "\\a0↓"; }

@@ -18,7 +18,8 @@ def accuracy_curves(c: Context) -> Section:
     parts: list[Part] = []
     GA = _series(c, "GA")
     if GA:
-        title = "GA: the global model on all test samples, %"
+        where = c.setting.sites.GA_on if c.setting.sites else "all test samples"
+        title = f"GA: the global model on {where}, %"
         parts.append(curves(f"{c.prefix}GA", title, "GA, %", GA, styles, most=100))
     PA, marks = _series(c, "PA"), _finetuned_marks(c)
     if PA or marks:

@@ -19,8 +19,14 @@ def what_was_run(c: Context) -> Section:
         for run in entry.runs.values()
         if isinstance(held := (run.result or {}).get("versions"), dict)
     ]
+    sites = c.setting.sites
+    data = f"{e.dataset}, split by {e.partition} among {e.clients} clients"
+    measured = "validation data" if e.validation else "the clients' test sets"
+    if sites is not None:
+        data = f"stays on {len(sites.names)} sites: {', '.join(sites.names)}"
+        measured = f"GA: {sites.GA_on}; PA: each site's own test samples"
     pairs = [
-        ("data", f"{e.dataset}, split by {e.partition} among {e.clients} clients"),
+        ("data", data),
         (
             "a round",
             f"{e.sample} clients; local epochs {_each(c, 'epochs')}; batch size {_each(c, 'batch_size')}",
@@ -29,7 +35,7 @@ def what_was_run(c: Context) -> Section:
         ("model", f"{e.model}, projection to {e.projection}"),
         ("methods", ", ".join(entry.label for entry in entries)),
         ("seeds", ", ".join(map(str, seeds))),
-        ("measured on", "validation data" if e.validation else "the clients' test sets"),
+        ("measured on", measured),
     ]
     shared = {entry.label: (entry.first.result or {}).get("shares") for entry in entries}
     if any(shared.values()):
@@ -108,7 +114,8 @@ def _legend(
     text += (
         "; best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
     )
-    text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on all"
+    text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on "
+    text += setting.sites.GA_on if setting.sites else "all"
     text += f"; Δ: difference to {base.label}, paired by seed" if base else ""
     tables = sorted({found[1] for found in paper.values() if found})
     text += f"; the paper's: {', '.join(tables)}" if tables else ""

@@ -17,6 +17,7 @@ from fedgela.errors import UserError
 from fedgela.files import read_tensors
 from fedgela.models import Net, State, build_net
 from fedgela.report.loading import Note, Run
+from fedgela.report.sites import Sites, federation_at_the_server
 from fedgela.resolve import resolve
 
 BATCH = 500
@@ -55,8 +56,11 @@ class Federations:
         self._held: dict[tuple[object, ...], Federation | None] = {}
 
     def of(self, run: Run) -> Federation | None:
-        """None, with a note, where the data is not here, or not what the run was trained on."""
+        """None, with a note, where the data is not here, or not what the run was trained on. Of a run on
+        sites it is what the server has."""
         e = run.experiment
+        if run.sites is not None:
+            return self._at_the_server(run, run.sites)
         key = tuple(getattr(e, name) for name in _DATA)
         if key not in self._held:
             self._held[key] = self._load(e)
@@ -68,6 +72,13 @@ class Federations:
             )
             return None
         return federation
+
+    def _at_the_server(self, run: Run, sites: Sites) -> Federation | None:
+        try:
+            return federation_at_the_server(sites, run.records, run.experiment.image_size)
+        except (UserError, OSError) as error:
+            self._note(f"{str(error).splitlines()[0]}: no pictures of models")
+            return None
 
     def _load(self, e: Experiment) -> Federation | None:
         try:

@@ -1,5 +1,9 @@
 """The parts of the report on one setting, in the order they are read."""
 
+import shlex
+from dataclasses import fields
+
+from fedgela.flower.terms import Terms
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.costs import cost_table, efficiency_table
 from fedgela.report.holdings import who_holds_what
@@ -7,6 +11,9 @@ from fedgela.report.markup import details, escape, paragraph
 from fedgela.report.model_pictures import of_models
 from fedgela.report.progress_curves import accuracy_curves, angle_curves, other_curves, personal_by_client
 from fedgela.report.results import results, what_was_run
+from fedgela.report.shared_classes import shared_by_class
+from fedgela.report.sites import Sites
+from fedgela.report.sites_section import by_site
 
 
 def sections(context: Context) -> list[Section]:
@@ -15,8 +22,10 @@ def sections(context: Context) -> list[Section]:
         results(context),
         accuracy_curves(context),
         personal_by_client(context),
+        by_site(context),
         *of_models(context),
         who_holds_what(context),
+        shared_by_class(context),
         angle_curves(context),
         other_curves(context),
         costs(context),
@@ -33,6 +42,17 @@ def costs(c: Context) -> Section:
     return Section("Time, communication and memory", parts)
 
 
+def _options(sites: Sites) -> str:
+    """Of `fedgela federation run`: those that change figures."""
+    usual = {field.name: field.default for field in fields(Terms)}
+    given = {
+        key: getattr(sites.terms, key) for key in ("min_sites", "wire", "dp_noise", "dp_clip", "dp_delta")
+    }
+    options = {key: value for key, value in given.items() if value != usual[key]}
+    options |= {"test_data": shlex.quote(sites.test_data)} if sites.test_data is not None else {}
+    return "".join(f" --{key.replace('_', '-')} {value}" for key, value in options.items())
+
+
 def again(c: Context) -> Section:
     """The exact config of every entry's first seed, and a command for each seed."""
     parts: list[Part] = [
@@ -44,7 +64,11 @@ def again(c: Context) -> Section:
         for seed, run in entry.runs.items():
             split = run.experiment.partition_seed
             changes = "" if run is entry.first else f" --seeds {seed} --set partition_seed={split}"
-            lines.append(f"fedgela run {name}.toml{changes} --out runs/{name}-seed-{seed}")
+            command = f"fedgela run {name}.toml{changes}"
+            if run.sites is not None:
+                changes = "" if run is entry.first else f" --set seed={seed} --set partition_seed={split}"
+                command = f"fedgela federation run DIR {name}.toml{changes}{_options(run.sites)}"
+            lines.append(f"{command} --out runs/{name}-seed-{seed}")
         try:
             config = (entry.first.path / "config.toml").read_text(encoding="utf-8")
         except OSError:

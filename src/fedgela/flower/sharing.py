@@ -1,0 +1,84 @@
+"""What a site tells of its classes where it opts in (`federation site --share-classes`): how many samples of
+each it has, and its figures by class. Of a site that did not, none of this is made."""
+
+import torch
+from torch import Tensor
+
+from fedgela.data.dataset import Dataset
+from fedgela.evaluation import Record, accuracy, train_loss
+from fedgela.models import State
+from fedgela.server import Server, Visit
+
+GROUP = "by_class"  # of a message's tensors
+_BY_CLASS = {"join": ("train", "test"), "train": ("loss_sum", "loss_count", "right"), "score": ("right",)}
+CONFUSION = "confusion"  # with the answers of the last round
+
+
+def shapes(task: str, C: int) -> dict[str, tuple[int, ...]]:
+    """The tensors that a message of this task may hold in the group."""
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(_BY_CLASS.get(task, ()), (C,))
+    return found | {CONFUSION: (C, C)} if task in ("train", "score") else found
+
+
+def counts_of(data: Dataset) -> State:
+    parts = {"train": data.y_train, "test": data.y_test}
+    return {name: torch.bincount(y, minlength=data.classes) for name, y in parts.items()}
+
+
+class SiteServer(Server):
+    """A site's own, which also keeps the confusion of the answers that it counted last."""
+
+    confusion: Tensor  # [C, C]: true class, predicted class
+
+    def _right(self, predicted: Tensor, samples: Tensor) -> Tensor:
+        C = self.federation.data.classes
+        cell = self.test_labels[samples] * C + predicted.cpu()
+        self.confusion = torch.bincount(cell, minlength=C * C).view(C, C)
+        return super()._right(predicted, samples)
+
+    def shared_of_visit(self, visit: Visit, round: int) -> State:
+        """As a local run has figures by class: of evaluated rounds."""
+        if not self._evaluates(round) or visit.right is None:
+            return {}
+        shared = {"loss_sum": visit.loss_sum, "loss_count": visit.loss_count, "right": visit.right}
+        return shared | self._confusion(round)
+
+    def shared_of_score(self, right: Tensor, round: int) -> State:
+        return {"right": right} | self._confusion(round)
+
+    def _confusion(self, round: int) -> State:
+        """Of the models that the run ends with only."""
+        return {CONFUSION: self.confusion} if round == self.experiment.rounds else {}
+
+
+# -- on the server ---------------------------------------------------------------------------------
+
+
+def problem(task: str, shared: State, C: int) -> str | None:
+    """Why what a site shares cannot be used, if it cannot."""
+    allowed = shapes(task, C)
+    for name, value in shared.items():
+        if allowed.get(name) != tuple(value.shape):
+            return f"sent {GROUP}/{name} as {list(value.shape)}, which nobody asked for"
+        if not value.double().isfinite().all() or (value < 0).any():
+            return f"sent {GROUP}/{name} with values that are no counts and no sums"
+    return None
+
+
+def figures_of_visit(shared: State, tested: Tensor) -> Record:
+    """Of a site's local model: accuracy by class [C], its training loss, and at the end the confusion."""
+    if "right" not in shared:
+        return {}
+    record = {"local_accuracy": accuracy("local", shared["right"], tested)["local_by_class"]}
+    if "loss_sum" in shared and "loss_count" in shared:
+        by_class = train_loss(shared["loss_sum"], shared["loss_count"])
+        record["train_loss"] = by_class["train_loss_by_class"]
+    return record | ({"local_confusion": shared[CONFUSION].tolist()} if CONFUSION in shared else {})
+
+
+def figures_of_score(shared: State, tested: Tensor) -> Record:
+    """Of the global model on a site's own test samples."""
+    if "right" not in shared:
+        return {}
+    record = {"GA": accuracy("GA", shared["right"], tested)["GA_by_class"]}
+    return record | ({"GA_confusion": shared[CONFUSION].tolist()} if CONFUSION in shared else {})

@@ -1,0 +1,82 @@
+"""What a run in a federation has beside its experiment, and the files that it has beside a local run's."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedgela
+from fedgela.files import write_json
+from fedgela.flower.wire import About, Wire
+from fedgela.inputs import InputSpec
+from fedgela.models import State
+
+ASKED = "asked.toml"  # the experiment, before the sites filled it in
+TERMS = "federation.json"  # the terms below, which node is which site, the server's own test data
+AGREED = "agreed.json"  # what the sites agreed on when the run began
+NOTES, ERROR, ALIVE, STARTED = "notes.log", "error.txt", "serverapp.pid", "started.json"
+GA_OF_LOCALS = (
+    "GA of local models is their accuracy on all test samples, but neither models nor samples leave a site: "
+    "it is not known here; PA, each on its own site's test samples, is"
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    federation: str  # its id
+    run: str  # the key by which sites keep their models
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    round_seconds: float = 600.0  # after which a round goes on without a site
+    wait_seconds: float = 300.0  # for enough sites to be there
+    min_sites: int = 1
+    wire: Wire = "fp32"
+    dp_noise: float = 0.0  # 0: no differential privacy
+    dp_clip: float = 1.0
+    dp_delta: float = 1e-5
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "Terms":
+        """From JSON, which has lists for tuples."""
+        return cls(**{**table, "sites": tuple(table["sites"]), "classes": tuple(table["classes"])})
+
+    def question(self, task: str, site: int, experiment: str, **more: object) -> About:
+        return {
+            "task": task,
+            "federation": self.federation,
+            "version": fedgela.__version__,
+            "run": self.run,
+            "site": site,
+            "sites": len(self.sites),
+            "classes": list(self.classes),
+            "experiment": experiment,
+            **more,
+        }
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all sites of a run have in common, kept for when it is resumed."""
+
+    classes: tuple[str, ...]
+    sample: InputSpec
+    normalisation: State
+
+    def write(self, path: Path) -> None:
+        """Floats come back from JSON as they were."""
+        normalisation = {name: value.tolist() for name, value in self.normalisation.items()}
+        sample = asdict(self.sample)
+        write_json(path, {"classes": self.classes, "sample": sample, "normalisation": normalisation})
+
+    @classmethod
+    def read(cls, path: Path) -> "Agreed":
+        held = json.loads(path.read_text())
+        sample = held["sample"]
+        return cls(
+            tuple(held["classes"]),
+            InputSpec(sample["kind"], tuple(sample["shape"]), sample["vocabulary"]),
+            {name: torch.tensor(value) for name, value in held["normalisation"].items()},
+        )

@@ -1,0 +1,195 @@
+"""What only a run on sites has: who took part, how long, what was sent, what went wrong, privacy spent."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedgela.evaluation import Record
+from fedgela.flower.terms import GA_OF_LOCALS
+from fedgela.report.context import Context, Part, Section, file_name
+from fedgela.report.costs import duration, size
+from fedgela.report.drawing import Picture
+from fedgela.report.entries import Curve, Entry, personal_accuracies
+from fedgela.report.figures import curves, matrix
+from fedgela.report.loading import Run
+from fedgela.report.markup import Cell, Table, details, escape, paragraph
+from fedgela.report.sites import Sites, joined
+
+
+def by_site(c: Context) -> Section:
+    section = Section("Sites")
+    for entry in c.setting.entries:
+        run = entry.first
+        if run.sites is None:
+            continue
+        if len(c.setting.entries) > 1:
+            section.parts.append(f"<h4>{escape(entry.label)}</h4>\n")
+        section.parts += _of_entry(c, entry, run, run.sites)
+    return section
+
+
+def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
+    parts: list[Part] = [_sites_table(run, sites), _messages(run.records)]
+    spent = entry.curve("epsilon")
+    if spent.rounds:
+        parts.append(_privacy(sites, spent))
+    if run.experiment.algorithm.GA_of == "locals":
+        parts.append(paragraph(f"{GA_OF_LOCALS}."))
+    parts.append(_faults(run.records))
+    for key, title, unit in (
+        ("site_seconds", "Seconds of training by site and round", "seconds"),
+        (
+            "local_accuracy_by_site",
+            "Accuracy of each site's own model by round, %",
+            "%",
+        ),
+    ):
+        picture = _by_round(c, entry, run.records, sites.names, key, title, unit)
+        parts += [picture] if picture else []
+    if spent.rounds:
+        name, title = f"{c.prefix}epsilon-{file_name(entry.label)}", "Epsilon spent by round"
+        parts.append(curves(name, title, "epsilon", {entry.label: spent}, c.styles))
+    parts.append(details("Every round: messages, time, faults", _rounds_table(run.records).to_html()))
+    return parts
+
+
+def _sites_table(run: Run, sites: Sites) -> Table:
+    told, personal = joined(run.records), _personal(run, sites)
+    rows = []
+    for name in sites.names:
+        seconds = [s for r in run.records if (s := r.get("site_seconds", {}).get(name)) is not None]
+        faults = sum(name in r.get("faults", {}) for r in run.records)
+        own = told.get(name)
+        rows.append(
+            [
+                name,
+                f"{own['samples']:,}" if own else "-",
+                f"{own['tested']:,}" if own else "-",
+                f"{len(seconds)} of {len(run.records)}",
+                duration(statistics.median(seconds)) if seconds else "-",
+                duration(sum(seconds)) if seconds else "-",
+                f"{personal[name]:.2f}" if name in personal else "-",
+                str(faults) if faults else "none",
+                "shared" if own and "train_by_class" in own else "not shared",
+            ]
+        )
+    head = [
+        "site",
+        "training samples",
+        "test samples",
+        "rounds trained",
+        "a round",
+        "training in all",
+        "PA last",
+    ]
+    return Table(
+        [*head, "rounds with a fault", "classes"],
+        rows,
+        "a round: median of the site's own training time, without what messages take; classes: whether the "
+        "site opted in to share its class counts and figures by class",
+    )
+
+
+def _personal(run: Run, sites: Sites) -> dict[str, float]:
+    """PA of every site that has one, at the end or so far."""
+    values = personal_accuracies(run)
+    if values:
+        return {name: v for name, v in zip(sites.names, values, strict=True) if v is not None}
+    if run.experiment.algorithm.PA_of != "local":
+        return {}  # known after fine-tuning only
+    held = (r["local_accuracy_by_site"] for r in reversed(run.records) if "local_accuracy_by_site" in r)
+    return dict(next(held, {}))
+
+
+def _messages(records: Sequence[Record]) -> Part:
+    up, down = ([r[key] for r in records if key in r] for key in ("bytes_up", "bytes_down"))
+    if not up or not down:
+        return ""
+    one = f"{size(round(statistics.median(up)))} up and {size(round(statistics.median(down)))} down"
+    return paragraph(
+        f"Messages: {one} a round, the median; {size(sum(up))} up and {size(sum(down))} down in all."
+    )
+
+
+def _privacy(sites: Sites, spent: Curve) -> Part:
+    terms = sites.terms
+    return paragraph(
+        f"Differential privacy: epsilon {spent.mean[-1]:.3g} at delta {terms.dp_delta:g} after round "
+        f"{spent.rounds[-1]} (noise {terms.dp_noise:g}, changes cut to length {terms.dp_clip:g}), for one "
+        "site's taking part, towards everybody who sees global models. The server itself sees every update."
+    )
+
+
+def _faults(records: Sequence[Record]) -> Part:
+    """The same fault of the same site in rounds that follow each other is one line."""
+    spans: list[tuple[int, int, str, str]] = []
+    for record in records:
+        now = record["round"]
+        for site, text in record.get("faults", {}).items():
+            same = next((i for i, s in enumerate(spans) if s[1:] == (now - 1, site, text)), None)
+            if same is None:
+                spans.append((now, now, site, text))
+            else:
+                spans[same] = (spans[same][0], now, site, text)
+    if not spans:
+        return paragraph("No faults: every site that was asked answered soundly in every round.")
+    rows: list[list[Cell]] = [
+        [str(a) if a == b else f"{a} to {b}", site, (text, "words")] for a, b, site, text in spans
+    ]
+    note = "the round went on without the site, unless the fault says otherwise"
+    return Table(["rounds", "site", "fault"], rows, note, caption="Faults")
+
+
+def _by_round(
+    c: Context, entry: Entry, records: Sequence[Record], names: Sequence[str], key: str, title: str, unit: str
+) -> Picture | None:
+    held: list[tuple[int, Mapping[str, float]]] = [(r["round"], r[key]) for r in records if r.get(key)]
+    if not held:
+        return None
+    values = np.array([[found.get(name, np.nan) for _, found in held] for name in names], dtype=np.float64)
+    rounds = [str(number) for number, _ in held]
+    rows = [[r, *("" if np.isnan(v) else f"{v:.2f}" for v in values[:, i])] for i, r in enumerate(rounds)]
+    known = values[~np.isnan(values)]
+    text = f"A row a site, a column a round: from {known.min():.4g} to {known.max():.4g}."
+    return matrix(
+        f"{c.prefix}{key.replace('_', '-')}-{file_name(entry.label)}",
+        title,
+        text,
+        values,
+        list(names),
+        rounds,
+        "",
+        "round",
+        scale=(0, 100) if unit == "%" else (0, float(known.max())),
+        number="{:.0f}" if unit == "%" or known.max() >= 100 else "{:.2g}",
+        data=Table(["round", *names], rows),
+        colour_label=unit,
+    )
+
+
+def _rounds_table(records: Sequence[Record]) -> Table:
+    total = {key: sum(r.get(key, 0) for r in records) for key in ("bytes_up", "bytes_down", "seconds")}
+    rows = [_round_row(str(r["round"]), r, len(r.get("site_seconds", {})), r) for r in records]
+    rows.append(_round_row("all", total, None, {}))
+    head = ["round", "up", "down", "seconds", "sites trained", "slowest site", "faults"]
+    spent = any("epsilon" in r for r in records)
+    return Table(
+        [*head, "epsilon"] if spent else head,
+        [[*row, ""] if spent and len(row) == len(head) else row for row in rows],
+        "up and down: bytes of all messages between the server and its sites; seconds: of the whole round",
+    )
+
+
+def _round_row(name: str, sums: Mapping[str, float], trained: int | None, record: Record) -> list[str]:
+    slowest = max(record.get("site_seconds", {}).items(), key=lambda item: item[1], default=None)
+    row = [
+        name,
+        size(int(sums.get("bytes_up", 0))),
+        size(int(sums.get("bytes_down", 0))),
+        f"{sums.get('seconds', 0.0):.1f}",
+        "" if trained is None else str(trained),
+        f"{slowest[0]}, {slowest[1]:.1f} s" if slowest else "",
+        ", ".join(record.get("faults", {})),
+    ]
+    return row + ([f"{record['epsilon']:.3g}"] if "epsilon" in record else [])
