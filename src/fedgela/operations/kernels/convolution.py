@@ -1,0 +1,192 @@
+"""Convolutions: direct for few output channels, else a product with the unfolded image, whose columns are
+gathered on the way and never written. Sums are in float32."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+FEW = 8  # output channels up to which the direct kernel is the faster one
+PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
+
+
+@triton.jit
+def _direct(
+    x, weight, bias, y, B, C, N, H, W, OH, OW, sg, sb, sc, sh, sw, wg, wo, wc,
+    K: tl.constexpr, PADDING: tl.constexpr, FLIPPED: tl.constexpr, BIAS: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Output pixels m = (b, i, j) of a block, all output channels o of client g."""
+    g = tl.program_id(1)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    o = tl.arange(0, BLOCK_O)
+    b, ij = m // (OH * OW), m % (OH * OW)
+    i, j = ij // OW - PADDING, ij % OW - PADDING
+    inside = m < B * OH * OW
+    corner = x + g * sg + b * sb + i * sh + j * sw
+    taps = weight + g * wg + o * wo
+    total = tl.zeros((BLOCK_O, BLOCK_M), dtype=tl.float32)
+    for c in range(0, C):
+        for u in tl.static_range(K):
+            for v in tl.static_range(K):
+                seen = inside
+                if PADDING > 0:
+                    seen = seen & (i + u >= 0) & (i + u < H) & (j + v >= 0) & (j + v < W)
+                pixel = tl.load(corner + c * sc + u * sh + v * sw, mask=seen, other=0.0)
+                tap = (K * K - 1 - u * K - v) if FLIPPED else (u * K + v)
+                factor = tl.load(taps + c * wc + tap, mask=o < N, other=0.0)
+                total += factor.to(tl.float32)[:, None] * pixel.to(tl.float32)[None, :]
+    if BIAS:
+        total += tl.load(bias + g * N + o, mask=o < N, other=0.0).to(tl.float32)[:, None]
+    out = y + ((g * B + b) * N * OH * OW + ij)[None, :] + (o * (OH * OW))[:, None]
+    tl.store(out, total.to(y.dtype.element_ty), mask=inside[None, :] & (o < N)[:, None])
+
+
+@triton.jit
+def _unfolded(
+    x, weight, bias, y, B, C, N, H, W, OH, OW, sg, sb, sc, sh, sw, wg, wo, wc,
+    K: tl.constexpr, PADDING: tl.constexpr, FLIPPED: tl.constexpr, BIAS: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The same as a product over k = (c, u, v)."""
+    g = tl.program_id(1)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    o = tl.arange(0, BLOCK_O)
+    b, ij = m // (OH * OW), m % (OH * OW)
+    i, j = ij // OW - PADDING, ij % OW - PADDING
+    inside = m < B * OH * OW
+    corner = g * sg + b * sb + i * sh + j * sw
+    total = tl.zeros((BLOCK_M, BLOCK_O), dtype=tl.float32)
+    for start in range(0, C * K * K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        c, uv = k // (K * K), k % (K * K)
+        u, v = uv // K, uv % K
+        seen = inside[:, None] & (k < C * K * K)[None, :]
+        if PADDING > 0:
+            row, column = i[:, None] + u[None, :], j[:, None] + v[None, :]
+            seen = seen & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+        pixels = tl.load(x + corner[:, None] + (c * sc + u * sh + v * sw)[None, :], mask=seen, other=0.0)
+        tap = (K * K - 1 - uv) if FLIPPED else uv
+        factors = tl.load(
+            weight + g * wg + (o * wo)[None, :] + (c * wc + tap)[:, None],
+            mask=(o < N)[None, :] & (k < C * K * K)[:, None],
+            other=0.0,
+        ).to(pixels.dtype)
+        total += tl.dot(pixels, factors, input_precision="ieee" if EXACT else None)
+    if BIAS:
+        total += tl.load(bias + g * N + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    out = y + ((g * B + b) * N * OH * OW + ij)[:, None] + (o * (OH * OW))[None, :]
+    tl.store(out, total.to(y.dtype.element_ty), mask=inside[:, None] & (o < N)[None, :])
+
+
+@triton.jit
+def _chunks_of_weight_gradient(
+    x, dy, chunks, B, C, N, G, H, W, OH, OW, sg, sb, sc, sh, sw,
+    K: tl.constexpr, PADDING: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """chunks[n, g, o, k]: the sum over the n-th chunk of pixels m of dy[o, m] x[k, m]; the last k is a column
+    of ones, for the bias."""
+    g = tl.program_id(2)
+    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    o = tl.arange(0, BLOCK_O)
+    c, uv = k // (K * K), k % (K * K)
+    u, v = uv // K, uv % K
+    total = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32)
+    for start in range(0, CHUNK, BLOCK_M):
+        m = tl.program_id(0) * CHUNK + start + tl.arange(0, BLOCK_M)
+        b, ij = m // (OH * OW), m % (OH * OW)
+        i, j = ij // OW - PADDING, ij % OW - PADDING
+        inside = m < B * OH * OW
+        seen = inside[:, None] & (k < C * K * K)[None, :]
+        if PADDING > 0:
+            row, column = i[:, None] + u[None, :], j[:, None] + v[None, :]
+            seen = seen & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+        place = (g * sg + b * sb + i * sh + j * sw)[:, None] + (c * sc + u * sh + v * sw)[None, :]
+        pixels = tl.load(x + place, mask=seen, other=0.0)
+        ones = inside[:, None] & (k == C * K * K)[None, :]
+        pixels = tl.where(ones, 1.0, pixels).to(x.dtype.element_ty)
+        slopes = tl.load(
+            dy + ((g * B + b) * N * OH * OW + ij)[None, :] + (o * (OH * OW))[:, None],
+            mask=inside[None, :] & (o < N)[:, None],
+            other=0.0,
+        ).to(pixels.dtype)
+        total += tl.dot(slopes, pixels, input_precision="ieee" if EXACT else None)
+    out = chunks + ((tl.program_id(0) * G + g) * N + o[:, None]) * (C * K * K + 1) + k[None, :]
+    tl.store(out, total, mask=(o < N)[:, None] & (k <= C * K * K)[None, :])
+
+
+@triton.jit
+def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Summed in a fixed order, the same at every run, and written where weight and bias have them."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (g, o, k)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, count, ROWS):
+        row = start + tl.arange(0, ROWS)
+        part = tl.load(
+            chunks + row[:, None].to(tl.int64) * size + n[None, :],
+            mask=(row < count)[:, None] & (n < size)[None, :],
+            other=0.0,
+        )
+        total += tl.sum(part, axis=0)
+    go, k = n // columns, n % columns
+    last = k == columns - 1
+    tl.store(dweight + go * (columns - 1) + k, total.to(dweight.dtype.element_ty), mask=(n < size) & ~last)
+    tl.store(dbias + go, total.to(dbias.dtype.element_ty), mask=(n < size) & last)
+
+
+def _exact(x: Tensor) -> bool:
+    """float32 is float32, unless the user has allowed TF32 for convolutions."""
+    return x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
+
+
+# The sizes of blocks below are by measurement on an H200.
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flipped: bool = False) -> Tensor:
+    """`flipped` convolves back: from the weight's outputs to its inputs."""
+    G, B, C, H, W = x.shape
+    weight = weight.contiguous()
+    K = weight.shape[3]
+    to, of = (2, 1) if flipped else (1, 2)
+    N = weight.shape[to]
+    OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
+    y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
+    few = N <= FEW
+    kernel: Any = _direct if few else _unfolded
+    block = 256
+    while block > 64 and G * triton.cdiv(B * OH * OW, block) < PROGRAMS:
+        block //= 2
+    kernel[(triton.cdiv(B * OH * OW, block), G)](
+        x, weight, weight if bias is None else bias.contiguous(), y, B, C, N, H, W, OH, OW,
+        *x.stride(), weight.stride(0), weight.stride(to), weight.stride(of),
+        K, padding, flipped, bias is not None, _exact(x),
+        block, max(4 if few else 16, triton.next_power_of_2(N)), 32,
+        num_warps=max(1, block // 128) if few else block // 64,
+    )  # fmt: skip
+    return y
+
+
+def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    G, B, C, H, W = x.shape
+    _, N, _, K, _ = weight.shape
+    OH, OW = dy.shape[3:]
+    columns = C * K * K + 1
+    block = 128 if columns <= 128 else 64
+    pixels = 512  # of a chunk
+    while pixels > 128 and G * triton.cdiv(B * OH * OW, pixels) * triton.cdiv(columns, block) < PROGRAMS / 3:
+        pixels //= 2
+    count = triton.cdiv(B * OH * OW, pixels)
+    chunks = torch.empty(count, G, N, columns, device=x.device)
+    kernel: Any = _chunks_of_weight_gradient
+    kernel[(count, triton.cdiv(columns, block), G)](
+        x, dy, chunks, B, C, N, G, H, W, OH, OW, *x.stride(), K, padding, _exact(x), pixels,
+        32, max(16, triton.next_power_of_2(N)), block, num_warps=4,
+    )  # fmt: skip
+    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
+    kernel, size = _sum_of_chunks, G * N * columns
+    kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
+    return dweight, dbias
