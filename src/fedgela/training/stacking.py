@@ -14,13 +14,20 @@ from torch.nn import functional as F
 from fedgela.operations import dispatch
 from fedgela.operations.convolution import convolve
 from fedgela.operations.dispatch import in_front
+from fedgela.operations.linear import linear
 from fedgela.operations.pooling import pool
 
 MOST_CHANNELS = 32  # of a layer that our kernels are made for; the libraries are good from 64 on
+MOST_UNITS = 1024  # the same of a linear layer's inputs and outputs
 
 
 class ClientConv2d(nn.Conv2d):
     """nn.Conv2d by `convolve` on a GPU; elsewhere itself."""
+
+    @property
+    def casts(self) -> bool:
+        """Whether it reads weights of any type as they are."""
+        return dispatch.by_kernels(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:
         if not dispatch.by_kernels(input):
@@ -101,17 +108,28 @@ class _StackedLinear(torch.autograd.Function):
 
 
 class ClientLinear(nn.Linear):
-    def forward(self, input: Tensor) -> Tensor:
-        if self.bias is None or input.dim() != 2:
-            return super().forward(input)
+    """nn.Linear by `linear` on a GPU, where it is not too large for it; elsewhere, stacked, by the libraries'
+    batched products. Asked for, a ReLU follows."""
+
+    @property
+    def casts(self) -> bool:
+        """Whether it reads input and weights of any type as they are."""
+        few = max(self.in_features, self.out_features) <= MOST_UNITS
+        return few and dispatch.by_kernels(self.weight)
+
+    def forward(self, input: Tensor, relu: bool = False) -> Tensor:
         kind = input.device.type
         weight: Tensor = self.weight
-        bias: Tensor = self.bias
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            input, weight, bias = input.to(dtype), weight.to(dtype), bias.to(dtype)
-        y: Tensor = _Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
-        return y
+        bias: Tensor | None = self.bias
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        if self.casts and input.dim() == 2:
+            y: Tensor = linear(input[None], weight[None], None if bias is None else bias[None], dtype, relu)
+            return y.squeeze(0)
+        if bias is None or input.dim() != 2:
+            y = super().forward(input.to(dtype))
+        else:
+            y = _Linear.apply(input.to(dtype), weight.to(dtype), bias.to(dtype))  # type: ignore[no-untyped-call]
+        return y.relu() if relu else y
 
 
 class ClientSequential(nn.Sequential):
@@ -123,7 +141,7 @@ class ClientSequential(nn.Sequential):
         done = False  # this layer, with the one before it
         for layer, after in zip(self, [*self, None][1:], strict=True):
             if not done:
-                done = isinstance(layer, ClientMaxPool2d) and type(after) is nn.ReLU
+                done = isinstance(layer, ClientMaxPool2d | ClientLinear) and type(after) is nn.ReLU
                 input = layer(input, relu=True) if done else layer(input)
             else:
                 done = False
