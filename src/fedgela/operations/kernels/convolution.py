@@ -8,8 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedgela.operations.kernels import convolution_by_rows
+
 FEW = 8  # output channels up to which the direct kernel is the faster one
 PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
+BY_ROWS = False  # bf16 by convolution_by_rows.py: not measured yet
+GRADIENT_BY_ROWS = False  # the same of the weights' gradient
 
 
 @triton.jit
@@ -154,6 +158,10 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
     N = weight.shape[to]
     OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
     y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
+    if BY_ROWS and not _exact(x):
+        bias = None if bias is None else bias.contiguous()
+        convolution_by_rows.forward(x, weight, bias, y, padding, flipped, False)
+        return y
     few = N <= FEW
     kernel: Any = _direct if few else _unfolded
     block = 256
@@ -170,9 +178,24 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    G, N, C, K, _ = weight.shape
+    columns = C * K * K + 1
+    if GRADIENT_BY_ROWS and not _exact(x):
+        chunks = convolution_by_rows.chunks_of_weight_gradient(dy, x, K, padding, False)
+    else:
+        chunks = _chunks(dy, x, K, padding)
+    count = len(chunks)
+    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
+    size = G * N * columns
+    kernel: Any = _sum_of_chunks
+    kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
+    return dweight, dbias
+
+
+def _chunks(dy: Tensor, x: Tensor, K: int, padding: int) -> Tensor:
     G, B, C, H, W = x.shape
-    _, N, _, K, _ = weight.shape
-    OH, OW = dy.shape[3:]
+    N, OH, OW = dy.shape[2:]
     columns = C * K * K + 1
     block = 128 if columns <= 128 else 64
     pixels = 512  # of a chunk
@@ -185,8 +208,4 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tupl
         x, dy, chunks, B, C, N, G, H, W, OH, OW, *x.stride(), K, padding, _exact(x), pixels,
         32, max(16, triton.next_power_of_2(N)), block, num_warps=4,
     )  # fmt: skip
-    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
-    kernel, size = _sum_of_chunks, G * N * columns
-    kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
-    return dweight, dbias
+    return chunks
