@@ -34,23 +34,22 @@ def _rows(
     band = (v >= 0) & (v < K) & (o < N)[None, :] & (j < OW)[None, :]
     inside = m < B * OH
     total = tl.zeros((BLOCK_M, OUTPUTS * BLOCK_J), dtype=tl.float32)
-    for start in range(0, C, CHANNELS):
-        c = start + k // BLOCK_W
+    for step in range(0, (C + CHANNELS - 1) // CHANNELS * K):
+        c, u = step // K * CHANNELS + k // BLOCK_W, step % K
         there = (c < C) & (w < W)
-        for u in tl.static_range(K):
-            seen = inside & (i + u >= 0) & (i + u < H)
-            pixels = tl.load(
-                x + (g * sg + b * sb + (i + u) * sh)[:, None] + (c * sc + w * sw)[None, :],
-                mask=seen[:, None] & there[None, :],
-                other=0.0,
-            )
-            tap = (K * K - 1 - u * K - v) if FLIPPED else (u * K + v)
-            factors = tl.load(
-                weight + g * wg + (o * wo)[None, :] + (c * wc)[:, None] + tap,
-                mask=band & there[:, None],
-                other=0.0,
-            )
-            total += tl.dot(pixels, factors.to(pixels.dtype), input_precision="ieee" if EXACT else None)
+        seen = inside & (i + u >= 0) & (i + u < H)
+        pixels = tl.load(
+            x + (g * sg + b * sb + (i + u) * sh)[:, None] + (c * sc + w * sw)[None, :],
+            mask=seen[:, None] & there[None, :],
+            other=0.0,
+        )
+        tap = (K * K - 1 - u * K - v) if FLIPPED else (u * K + v)
+        factors = tl.load(
+            weight + g * wg + (o * wo)[None, :] + (c * wc)[:, None] + tap,
+            mask=band & there[:, None],
+            other=0.0,
+        )
+        total += tl.dot(pixels, factors.to(pixels.dtype), input_precision="ieee" if EXACT else None)
     if BIAS:
         total += tl.load(bias + g * N + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
     out = y + ((g * B + b) * N * OH * OW + m % OH * OW)[:, None] + (o * (OH * OW) + j)[None, :]
