@@ -82,9 +82,12 @@ def test_one_lane_or_ten_give_the_same_metrics(npz: Path) -> None:
         assert one["train_loss"] == pytest.approx(ten["train_loss"], rel=1e-6)
 
 
-def test_bf16_keeps_masters_head_and_loss_in_fp32(npz32: Path) -> None:
-    fp32 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela")))
-    bf16 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela", precision=None)))
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("method", ["fedavg", "fedgela"])
+def test_bf16_keeps_masters_head_and_loss_in_fp32(npz32: Path, method: str, width: int) -> None:
+    ways = {"model": "simple-cnn", "lanes": 2, "width": width}
+    fp32 = serve(tiny(npz32, **ways, **settings(method)))
+    bf16 = serve(tiny(npz32, **ways, **settings(method, precision=None)))
     assert bf16.experiment.precision == "bf16"
     a, b = fp32.begin(), bf16.begin()
     one, two = fp32.step(a), bf16.step(b)

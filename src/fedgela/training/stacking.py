@@ -115,7 +115,7 @@ class ClientLinear(nn.Linear):
     def casts(self) -> bool:
         """Whether it reads input and weights of any type as they are."""
         few = max(self.in_features, self.out_features) <= MOST_UNITS
-        return few and dispatch.by_kernels(self.weight)
+        return few and self.weight.dtype == torch.float32 and dispatch.by_kernels(self.weight)
 
     def forward(self, input: Tensor, relu: bool = False) -> Tensor:
         kind = input.device.type
@@ -126,7 +126,7 @@ class ClientLinear(nn.Linear):
             y: Tensor = linear(input[None], weight[None], None if bias is None else bias[None], dtype, relu)
             return y.squeeze(0)
         if bias is None or input.dim() != 2:
-            y = super().forward(input.to(dtype))
+            y = super().forward(input)
         else:
             y = _Linear.apply(input.to(dtype), weight.to(dtype), bias.to(dtype))  # type: ignore[no-untyped-call]
         return y.relu() if relu else y

@@ -12,7 +12,7 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
-def _layer(
+def _linear(
     x, weight, bias, y, B, IN: tl.constexpr, OUT: tl.constexpr, DTYPE: tl.constexpr, BIAS: tl.constexpr,
     RELU: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def _gradient_of_weight(
 
 
 @triton.jit
-def _gradients(
+def _linear_gradients(
     dy, y, x, weight, dx, dweight, dbias, B, blocks_of_x,
     IN: tl.constexpr, OUT: tl.constexpr, DTYPE: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, DEPTH: tl.constexpr,
@@ -129,7 +129,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, 
     G, B, inputs = x.shape
     outputs = weight.shape[1]
     y = torch.empty(G, B, outputs, device=x.device, dtype=dtype)
-    kernel: Any = _layer
+    kernel: Any = _linear
     kernel[(triton.cdiv(B, 16), triton.cdiv(outputs, 32), G)](
         x.contiguous(), weight.contiguous(), weight if bias is None else bias.contiguous(), y, B,
         inputs, outputs, TYPES[dtype], bias is not None, relu, 16, 32, _depth(dtype), num_warps=4,
@@ -148,7 +148,7 @@ def gradients(
     across = triton.cdiv(inputs, 32)
     blocks_of_x = triton.cdiv(B, 16) * across if of_x else 0
     blocks_of_weight = triton.cdiv(outputs, 16) * across if of_weight else 0
-    kernel: Any = _gradients
+    kernel: Any = _linear_gradients
     kernel[(blocks_of_x + blocks_of_weight, G)](
         dy.contiguous(), y, x.contiguous(), weight.contiguous(), dx, dweight, dbias, B, blocks_of_x,
         inputs, outputs, TYPES[y.dtype], bias, relu, 16, 16, 32, _depth(y.dtype), num_warps=4,
