@@ -21,12 +21,21 @@ from fedgela.resolve import resolve
 from fedgela.server import Server
 
 KINDS = {  # by what a kernel's name holds, the first that fits
-    "convolutions": ("conv", "wgrad", "dgrad", "fprop", "_direct", "_unfolded", "_chunks", "nhwc"),
+    "convolutions": ("conv", "wgrad", "dgrad", "fprop", "_direct", "_unfolded", "_rows", "_chunks", "nhwc"),
     "pooling": ("pool", "_largest"),
-    "linear layers": ("gemm", "nvjet", "cutlass", "splitK", "cublas"),
+    "linear layers": ("gemm", "nvjet", "cutlass", "splitK", "cublas", "_linear"),
     "optimiser and copies to bf16": ("multi_tensor",),
     "gathering the batch": ("index", "gather"),
-    "normalisation, activations, loss": ("triton_", "elementwise", "reduce", "softmax", "norm"),
+    "normalisation, activations, loss": (
+        "triton_",
+        "elementwise",
+        "reduce",
+        "softmax",
+        "norm",
+        "_cross_entropy",
+        "_slopes_of_logits",
+        "_record",
+    ),
 }
 
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from fedgela.algorithms import ALGORITHMS
 from fedgela.training import LaneEngine
@@ -84,9 +82,12 @@ def test_one_lane_or_ten_give_the_same_metrics(npz: Path) -> None:
         assert one["train_loss"] == pytest.approx(ten["train_loss"], rel=1e-6)
 
 
-def test_bf16_keeps_masters_head_and_loss_in_fp32(npz32: Path) -> None:
-    fp32 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela")))
-    bf16 = serve(tiny(npz32, model="simple-cnn", lanes=2, width=1, **settings("fedgela", precision=None)))
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("method", ["fedavg", "fedgela"])
+def test_bf16_keeps_masters_head_and_loss_in_fp32(npz32: Path, method: str, width: int) -> None:
+    ways = {"model": "simple-cnn", "lanes": 2, "width": width}
+    fp32 = serve(tiny(npz32, **ways, **settings(method)))
+    bf16 = serve(tiny(npz32, **ways, **settings(method, precision=None)))
     assert bf16.experiment.precision == "bf16"
     a, b = fp32.begin(), bf16.begin()
     one, two = fp32.step(a), bf16.step(b)
@@ -111,56 +112,3 @@ def test_lanes_stop_where_the_memory_ends(npz32: Path) -> None:
     assert 1 <= len(engine.lanes) < 4
     assert any("memory" in note for note in notes)
     del ballast
-
-
-SHAPES = [(1, 7, 3, 32, 6, 5, 0), (4, 10, 6, 14, 16, 5, 0), (3, 5, 1, 10, 16, 3, 1), (2, 9, 16, 6, 32, 3, 1)]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from fedgela.training.stacking import convolve
-
-    torch.backends.cudnn.allow_tf32 = False
-    G, B, C, H, outputs, k, padding = shape
-    torch.manual_seed(0)
-    x = torch.randn(G, B, C, H, H, device="cuda", dtype=dtype, requires_grad=True)
-    w = torch.randn(G, outputs, C, k, k, device="cuda", dtype=dtype, requires_grad=True)
-    b = torch.randn(G, outputs, device="cuda", dtype=dtype, requires_grad=True)
-
-    def reference(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return torch.stack(
-            [F.conv2d(x[g].float(), w[g].float(), b[g].float(), padding=padding) for g in range(G)]
-        )
-
-    def close(mine: Tensor, theirs: Tensor) -> None:
-        scale = theirs.float().abs().max().item()
-        limit = 1e-5 if dtype == torch.float32 else 1e-2
-        assert (mine.float() - theirs.float()).abs().max().item() < limit * scale
-
-    y, expected = convolve(x, w, b, padding), reference(x, w, b)
-    close(y, expected)
-    slope = torch.randn_like(expected).to(dtype)
-    ours = torch.autograd.grad(y, (x, w, b), slope)
-    theirs = torch.autograd.grad(expected, (x, w, b), slope.float())
-    for one, other in zip(ours, theirs, strict=True):
-        close(one, other)
-    again = torch.autograd.grad(convolve(x, w, b, padding), (x, w, b), slope)
-    assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_our_pooling_is_torchs(dtype: torch.dtype) -> None:
-    from fedgela.training.stacking import pool
-
-    torch.manual_seed(0)
-    x = torch.randint(0, 3, (4, 3, 7, 10), device="cuda").to(dtype)  # with many equal pixels, and an odd row
-    x[0, 0, 1, 1] = torch.nan
-    x.requires_grad_()
-    y, expected = pool(x)[0], F.max_pool2d(x, 2)
-    torch.testing.assert_close(y, expected, equal_nan=True, rtol=0, atol=0)
-    slope = torch.randn_like(expected)
-    [ours], [theirs] = (torch.autograd.grad(value, x, slope) for value in (y, expected))
-    assert torch.equal(ours, theirs)
-    stacked = torch.func.vmap(lambda image: pool(image)[0])(x.detach())
-    torch.testing.assert_close(stacked, expected, equal_nan=True, rtol=0, atol=0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgela.models import Net, State
+from fedgela.operations.loss import cross_entropy as cross_entropy  # methods have it from here
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,6 @@ class FedAvg:
     def classifier(self, model: State, client: State) -> Tensor:
         """The classifier vectors of a model's state, [C, d], whose angles are measured."""
         return model["head.weight"]
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of every sample, [B]: F.cross_entropy, but in fewer kernels where clients' samples
-    come stacked, since no label is ever to be ignored."""
-    return -logits.log_softmax(dim=1).gather(1, y[:, None]).squeeze(1)
 
 
 def average(updates: Sequence[Update]) -> State:

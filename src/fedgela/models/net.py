@@ -51,17 +51,20 @@ class Net(nn.Module):
         """z, [B, d]."""
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16, cache_enabled=False):
             wide = self.backbone(x)
-        z: Tensor = self.projection(wide.to(self.projection.weight.dtype))
+        if not _casts(self.projection):
+            wide = wide.to(self.projection.weight.dtype)
+        z: Tensor = self.projection(wide)
         return z
 
     def bf16_entries(self) -> set[str]:
-        """Parameters that are computed with in bf16: of the backbone's convolutions and linear layers."""
+        """Parameters that need a copy in bf16: of the backbone's convolutions and linear layers, where these
+        do not cast on the way."""
         if not self.in_bf16:
             return set()
         return {
             f"backbone.{name}.{entry}"
             for name, part in self.backbone.named_modules()
-            if isinstance(part, (nn.Conv2d, nn.Linear))
+            if isinstance(part, (nn.Conv2d, nn.Linear)) and not _casts(part)
             for entry, _ in part.named_parameters(recurse=False)
         }
 
@@ -82,6 +85,11 @@ class Net(nn.Module):
             return self.features(x)
         logits: Tensor = self.head(self.features(x))
         return logits
+
+
+def _casts(layer: nn.Module) -> bool:
+    """Whether a layer casts what it reads to the type that it computes in, as an engine's own layers may."""
+    return bool(getattr(layer, "casts", False))
 
 
 def default_projection(classes: int) -> int:

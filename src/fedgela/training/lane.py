@@ -17,8 +17,11 @@ from torch.func import functional_call, vmap
 
 from fedgela.data import Dataset
 from fedgela.models import Net, State
+from fedgela.operations.batch import gather, gathers
+from fedgela.operations.loss import record
 from fedgela.training.interface import Job, Loss, Outcome, Plan, batches, first_draw, size_of_batch
 from fedgela.training.optimiser import Optimiser, clip_by_client
+from fedgela.training.stacking import ClientConv2d
 
 WARM_UP_STEPS = 2  # before a capture: libraries choose their kernels and take their workspaces
 MOST_GRAPHS = 32  # of a lane; clients of rare batch sizes beyond that go without
@@ -65,16 +68,19 @@ class Recipe:
 
 
 class Objective(nn.Module):
-    """A method's loss as a module, so that `functional_call` can put weights into the net beneath it."""
+    """A method's loss as a module, so that `functional_call` can put weights into the net beneath it. Its x
+    are samples, or, if they are ready, the net's inputs."""
 
-    def __init__(self, net: Net, loss: Loss, data: Dataset) -> None:
+    def __init__(self, net: Net, loss: Loss, data: Dataset, ready: bool = False) -> None:
         super().__init__()
         self.net = net
         self.loss = loss
         self.data = data
+        self.ready = ready
 
     def forward(self, x: Tensor, y: Tensor, client: State) -> Tensor:
-        return self.loss(self.net, self.data.training_inputs(x, client["draw"]), y, client)
+        inputs = x if self.ready else self.data.training_inputs(x, client["draw"])
+        return self.loss(self.net, inputs, y, client)
 
 
 class _ComputeCopies(torch.autograd.Function):
@@ -252,7 +258,8 @@ class _Move:
         self.index = lane.index[:v, : steps * batch].view(v, steps, batch)
         self.counters = lane.counters[: 1 + v]
         self.slope = torch.full((v, batch), 1 / max(batch, 1), device=lane.device)
-        self.losses = self._losses(Objective(recipe.net, loss, recipe.data))
+        self.ready = self.stacked and gathers(recipe.data.x_train) and not recipe.data.augment
+        self.losses = self._losses(Objective(recipe.net, loss, recipe.data, self.ready))
 
     def _losses(self, objective: Objective) -> Callable[[State, Tensor, Tensor, State], Tensor]:
         def one(weights: State, x: Tensor, y: Tensor, client: State) -> Tensor:
@@ -273,10 +280,8 @@ class _Move:
             self.graph.replay()
 
     def _take(self) -> None:
-        lane, data = self.lane, self.lane.recipe.data
-        rows = self.index.index_select(1, lane.at).squeeze(1)  # [v, B]
-        y = data.y_train[rows]
-        x = data.x_train[rows]
+        lane = self.lane
+        x, y = self._batch()
         weights = self.weights
         if self.copied:
             copies = _ComputeCopies.apply(*[weights[name] for name in self.copied])  # type: ignore[no-untyped-call]
@@ -294,8 +299,15 @@ class _Move:
                 group["lr"] = lane.group.plan.lr if lane.group is not None else 0.0
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        lane.loss_sum[: self.v].scatter_add_(1, y, losses.detach())
-        self.counters.add_(1)
+        record(losses.detach(), y, lane.loss_sum, self.counters)
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        lane, data = self.lane, self.lane.recipe.data
+        if self.ready:
+            dtype = torch.bfloat16 if _begins_in_bf16(lane.recipe.net) else torch.float32
+            return gather(data.x_train, data.y_train, self.index, lane.at, data.normalisation, dtype)
+        rows = self.index.index_select(1, lane.at).squeeze(1)  # [v, B]
+        return data.x_train[rows], data.y_train[rows]
 
     def _clip(self) -> None:
         longest = self.lane.recipe.optimiser.clip_norm
@@ -385,6 +397,12 @@ def _here(state: State, device: torch.device) -> State:
 def _identity(loss: Loss) -> object:
     """The same for the same method with the same settings, however it came here."""
     return (loss.__func__, loss.__self__) if hasattr(loss, "__self__") else loss  # type: ignore[attr-defined]
+
+
+def _begins_in_bf16(net: Net) -> bool:
+    """Whether the first layer would cast its inputs to bf16 anyway."""
+    first = next(part for part in net.backbone.modules() if not any(part.children()))
+    return net.in_bf16 and isinstance(first, ClientConv2d)
 
 
 def draws_by_itself(net: Net) -> bool:

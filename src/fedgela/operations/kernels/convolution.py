@@ -1,9 +1,5 @@
-"""GPU kernels of stacking.py.
-
-Convolutions are direct for few output channels, else a product with the unfolded image, whose columns are
-gathered on the way and never written; their sums are in float32. Pooling keeps which pixel of a window was
-the largest, so that its gradient is one write to every pixel.
-"""
+"""Convolutions: direct for few output channels, else a product with the unfolded image, whose columns are
+gathered on the way and never written. Sums are in float32."""
 
 from typing import Any
 
@@ -12,8 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedgela.operations.kernels import convolution_by_rows
+
 FEW = 8  # output channels up to which the direct kernel is the faster one
 PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
+BY_ROWS = False  # bf16 by convolution_by_rows.py: not measured yet
+GRADIENT_BY_ROWS = False  # the same of the weights' gradient
 
 
 @triton.jit
@@ -141,33 +141,6 @@ def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.const
     tl.store(dbias + go, total.to(dbias.dtype.element_ty), mask=(n < size) & last)
 
 
-@triton.jit
-def _largest(x, y, which, size, H, W, OH, OW, BLOCK: tl.constexpr):
-    """Of windows of 2x2; of equal pixels the first, and a NaN is the largest, as torch has it."""
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, i, j)
-    corner = n // (OH * OW) * (H * W) + n // OW % OH * 2 * W + n % OW * 2
-    best = tl.load(x + corner, mask=n < size, other=0.0).to(tl.float32)
-    found = tl.zeros((BLOCK,), dtype=tl.int8)
-    for k in tl.static_range(1, 4):
-        pixel = tl.load(x + corner + k // 2 * W + k % 2, mask=n < size, other=0.0).to(tl.float32)
-        better = (pixel > best) | (pixel != pixel)
-        best = tl.where(better, pixel, best)
-        found = tl.where(better, k, found).to(tl.int8)
-    tl.store(y + n, best.to(y.dtype.element_ty), mask=n < size)
-    tl.store(which + n, found, mask=n < size)
-
-
-@triton.jit
-def _back_to_largest(dy, which, dx, size, H, W, OH, OW, BLOCK: tl.constexpr):
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, row, column) of x
-    row, column = n // W % H, n % W
-    inside = (n < size) & (row // 2 < OH) & (column // 2 < OW)  # an odd row or column is in no window
-    window = n // (H * W) * (OH * OW) + row // 2 * OW + column // 2
-    chosen = tl.load(which + window, mask=inside, other=-1)
-    slope = tl.load(dy + window, mask=inside, other=0.0)
-    tl.store(dx + n, tl.where(chosen == row % 2 * 2 + column % 2, slope, 0.0), mask=n < size)
-
-
 def _exact(x: Tensor) -> bool:
     """float32 is float32, unless the user has allowed TF32 for convolutions."""
     return x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
@@ -185,6 +158,10 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
     N = weight.shape[to]
     OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
     y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
+    if BY_ROWS and not _exact(x):
+        bias = None if bias is None else bias.contiguous()
+        convolution_by_rows.forward(x, weight, bias, y, padding, flipped, False)
+        return y
     few = N <= FEW
     kernel: Any = _direct if few else _unfolded
     block = 256
@@ -201,9 +178,24 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    G, N, C, K, _ = weight.shape
+    columns = C * K * K + 1
+    if GRADIENT_BY_ROWS and not _exact(x):
+        chunks = convolution_by_rows.chunks_of_weight_gradient(dy, x, K, padding, False)
+    else:
+        chunks = _chunks(dy, x, K, padding)
+    count = len(chunks)
+    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
+    size = G * N * columns
+    kernel: Any = _sum_of_chunks
+    kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
+    return dweight, dbias
+
+
+def _chunks(dy: Tensor, x: Tensor, K: int, padding: int) -> Tensor:
     G, B, C, H, W = x.shape
-    _, N, _, K, _ = weight.shape
-    OH, OW = dy.shape[3:]
+    N, OH, OW = dy.shape[2:]
     columns = C * K * K + 1
     block = 128 if columns <= 128 else 64
     pixels = 512  # of a chunk
@@ -216,30 +208,4 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tupl
         x, dy, chunks, B, C, N, G, H, W, OH, OW, *x.stride(), K, padding, _exact(x), pixels,
         32, max(16, triton.next_power_of_2(N)), block, num_warps=4,
     )  # fmt: skip
-    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
-    kernel, size = _sum_of_chunks, G * N * columns
-    kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
-    return dweight, dbias
-
-
-POOL_BLOCK = 512
-
-
-def pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """2x2 max pooling of [..., H, W], and which pixel of each window it took."""
-    *images, H, W = x.shape
-    y = torch.empty(*images, H // 2, W // 2, device=x.device, dtype=x.dtype)
-    which = torch.empty_like(y, dtype=torch.int8)
-    kernel: Any = _largest
-    grid = (triton.cdiv(y.numel(), POOL_BLOCK),)
-    kernel[grid](x.contiguous(), y, which, y.numel(), H, W, H // 2, W // 2, POOL_BLOCK)
-    return y, which
-
-
-def pool_gradient(dy: Tensor, which: Tensor, H: int, W: int) -> Tensor:
-    dx = torch.empty(*dy.shape[:-2], H, W, device=dy.device, dtype=dy.dtype)
-    kernel: Any = _back_to_largest
-    grid = (triton.cdiv(dx.numel(), POOL_BLOCK),)
-    kernel[grid](dy.contiguous(), which, dx, dx.numel(), H, W, *dy.shape[-2:], POOL_BLOCK)
-    return dx
+    return chunks

@@ -1,0 +1,88 @@
+"""Convolutions of clients with weights of their own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgela.operations.dispatch import in_front
+
+
+@torch.library.custom_op("fedgela::convolve", mutates_args=())
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    """y[g,b,o] = bias[g,o] + sum_c x[g,b,c] * weight[g,o,c], of stride 1, for every client g.
+
+    x [G, B, C, H, W], weight [G, O, C, k, k], bias [G, O].
+    """
+    from fedgela.operations.kernels.convolution import forward
+
+    return forward(x, weight, bias, padding)
+
+
+@convolve.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    G, B, _, H, W = x.shape
+    shrink = weight.shape[3] - 1 - 2 * padding
+    return x.new_empty(G, B, weight.shape[1], H - shrink, W - shrink)
+
+
+@torch.library.custom_op("fedgela::convolve_input_gradient", mutates_args=())
+def input_gradient(dy: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """A full convolution of dy with the flipped weights."""
+    from fedgela.operations.kernels.convolution import forward
+
+    return forward(dy, weight, None, weight.shape[3] - 1 - padding, flipped=True)
+
+
+@input_gradient.register_fake
+def _(dy: Tensor, weight: Tensor, padding: int) -> Tensor:
+    G, B, _, H, W = dy.shape
+    grow = weight.shape[3] - 1 - 2 * padding
+    return dy.new_empty(G, B, weight.shape[2], H + grow, W + grow)
+
+
+@torch.library.custom_op("fedgela::convolve_weight_gradient", mutates_args=())
+def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias."""
+    from fedgela.operations.kernels import convolution
+
+    return convolution.weight_gradient(dy, x, weight, padding)
+
+
+@weight_gradient.register_fake
+def _(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    return weight.new_empty(weight.shape), weight.new_empty(weight.shape[:2])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, padding = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.padding, ctx.has_bias = padding, bias is not None
+
+
+def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    dy = dy.contiguous()
+    dx = dweight = dbias = None
+    if ctx.needs_input_grad[0]:
+        dx = input_gradient(dy, weight, ctx.padding)
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        dweight, dbias = weight_gradient(dy, x, weight, ctx.padding)
+    return dx, dweight, dbias if ctx.has_bias else None, None
+
+
+convolve.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _convolve_stacked(
+    info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None, padding: int
+) -> tuple[Tensor, int]:
+    """vmap's rule: [clients, 1, ...] of each becomes [clients, ...]. Squeezed, not indexed: the gradient of
+    an index is a copy into zeros."""
+    x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
+    if bias is not None:
+        bias = in_front(bias, dims[2], info).squeeze(1)
+    return convolve(x, weight, bias, padding).unsqueeze(1), 0
+
+
+torch.library.register_vmap("fedgela::convolve", _convolve_stacked)
