@@ -93,6 +93,9 @@ def curves(
                 color=SOFT,
             )
             axes.margins(y=0.1)
+        low, high = axes.get_ylim()
+        if high > most:  # nothing lies there
+            axes.set_ylim(top=most + 0.02 * (most - low))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
     shown = {label: styles[label] for label in styles if label in series or label in points}
@@ -165,6 +168,9 @@ def client_dots(
             belongs(bar, label)
         axes.set_yticks(range(len(values)), list(values))
         axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
+        low, high = axes.get_xlim()
+        if high > 100:  # percent
+            axes.set_xlim(right=100 + 0.02 * (100 - low))
 
     rows = [
         [label, *(f"{v:.2f}" for v in (min(h), *np.quantile(h, (0.1, 0.5)), np.mean(h), max(h))), str(len(h))]
