@@ -21,8 +21,9 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.models import Backbone, Net, State
 from fedgela.resolve import resolve
+from fedgela.rounds import InMemoryStore, Progress
 from fedgela.runs import Listener
-from fedgela.server import InMemoryStore, Progress, Server
+from fedgela.server import Server
 from fedgela.training import Optimiser
 
 CLASSES = 4

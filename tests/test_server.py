@@ -95,7 +95,7 @@ def test_fedgela_scores_a_client_by_its_last_local_model_or_the_global_body_befo
         scores = [personal_accuracy(server, last.get(k, progress.server.model), k) for k in range(4)]
         assert record["PA"] == pytest.approx(mean(scores))
         assert record["PA_worst"] == pytest.approx(min(scores))
-        assert record["GA"] == pytest.approx(accuracy(server, progress.server.model, server.union))
+        assert record["GA"] == pytest.approx(accuracy(server, progress.server.model, server.scorer.union))
         waited += len(last.keys() - {record["clients"][0]})
     assert waited  # some client kept its score while others trained
     assert len(last) < 4  # and some never trained
@@ -179,7 +179,7 @@ def test_the_ga_of_local_is_the_mean_of_its_models_on_the_union(npz: Path) -> No
         record = server.step(progress)
         last |= dict(store.log)
         models = [last.get(k, initial) for k in range(4)]
-        assert record["GA"] == pytest.approx(mean([accuracy(server, m, server.union) for m in models]))
+        assert record["GA"] == pytest.approx(mean([accuracy(server, m, server.scorer.union) for m in models]))
         scores = [personal_accuracy(server, m, k) for k, m in enumerate(models)]
         assert record["PA"] == pytest.approx(mean(scores))
     assert all(torch.equal(progress.server.model[name], initial[name]) for name in initial)  # nothing travels
@@ -208,7 +208,7 @@ def test_centralised_scores_one_model_everywhere(npz: Path) -> None:
     assert server.trainees.clients == 1
     progress, records = play(server)
     model = progress.server.model
-    assert records[-1]["GA"] == pytest.approx(accuracy(server, model, server.union))
+    assert records[-1]["GA"] == pytest.approx(accuracy(server, model, server.scorer.union))
     scores = [accuracy(server, model, server.federation.test[k]) for k in range(4)]
     assert records[-1]["PA"] == pytest.approx(mean(scores))
     assert not [key for key in records[-1] if key.startswith(("local", "clients"))]

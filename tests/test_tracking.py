@@ -21,7 +21,8 @@ from fedgela.geometry import phi
 from fedgela.measures import neural_collapse
 from fedgela.models import Net, State
 from fedgela.resolve import resolve
-from fedgela.server import Progress, Server
+from fedgela.rounds import Progress
+from fedgela.server import Server
 from fedgela.tracking import MOST, OF_CLIENTS, balanced, samples_a_class
 from helpers import Recording, UserError, metrics_of, outcome_of, play, same, serve, tiny
 

@@ -11,7 +11,8 @@ import torch
 from fedgela.config import Experiment
 from fedgela.models import State
 from fedgela.resolve import resolve
-from fedgela.server import Progress, Server
+from fedgela.rounds import Progress
+from fedgela.server import Server
 
 WARM_UP_ROUNDS = 2  # by the third round every teacher, prototype and generator is there
 

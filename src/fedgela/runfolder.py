@@ -26,7 +26,7 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import TEMPORARY, checksum, read_tensors, write_atomically, write_tensors
 from fedgela.models import State
-from fedgela.server import Progress
+from fedgela.rounds import Progress
 
 KEPT_CHECKPOINTS = 2
 # what reading a damaged checkpoint raises, by where the damage lies

@@ -19,8 +19,9 @@ from fedgela.evaluation import Record, client_accuracies
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve
+from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder
-from fedgela.server import ClientStore, Progress, Server
+from fedgela.server import Server
 
 # what may differ between a folder's run and the command that finds it there
 HARDWARE = (

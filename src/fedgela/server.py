@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Protocol, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,73 +11,19 @@ from torch import Tensor
 from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update, average
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.evaluation import (
-    Record,
-    accuracy,
-    client_accuracies,
-    mean_accuracy,
-    mean_angles,
-    train_loss,
-)
-from fedgela.models import (
-    Net,
-    State,
-    batchnorm_entries,
-    build_net,
-)
+from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
+from fedgela.models import Net, State, batchnorm_entries, build_net
 from fedgela.randomness import generator
+from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
 from fedgela.schedule import parse_schedule
+from fedgela.scoring import Scorer
 from fedgela.tracking import Tracker
 from fedgela.training import Engine, Job, Outcome, Plan, Question, choose, make_engine
-from fedgela.training.interface import Predict
 
 T = TypeVar("T")
 
 PLAIN = FedAvg()  # cross-entropy, for fine-tuning
 FINETUNED_AT_ONCE = 64
-
-
-class ClientStore(Protocol):
-    """Where clients keep their last local models between rounds."""
-
-    def get(self, client: int) -> State | None: ...
-
-    def put(self, client: int, model: State) -> None: ...
-
-
-class InMemoryStore(dict[int, State]):
-    """A store for runs without a folder."""
-
-    def put(self, client: int, model: State) -> None:
-        self[client] = model
-
-
-@dataclass
-class Progress:
-    """All that a run carries from round to round; a checkpoint is this and the clients' models."""
-
-    server: ServerState
-    visited: Tensor  # [N], int64: the last round in which a client trained, 0 before its first
-    right: Tensor  # [N, C], int64: own test samples that the client's last local model got right
-    right_on_union: Tensor  # [N, C]: the same on the union of the test sets, where GA is of local models
-    round: int = 0
-    best_round: int = 0
-    best_GA: float = -1.0
-    best_model: State = field(default_factory=dict)  # of the best GA so far
-
-
-@dataclass(frozen=True)
-class Visit:
-    """What comes back from one client's part in a round: its update, and what was measured on it."""
-
-    update: Update
-    own_norm: State  # BatchNorm that does not travel, for the global model's evaluation only
-    loss_sum: Tensor  # [C], see Outcome
-    loss_count: Tensor  # [C]
-    classifier: Tensor | None = None  # [C, d], of its local model
-    right: Tensor | None = None  # [C]: own test samples that its local model got right
-    right_on_union: Tensor | None = None  # [C]: the same on the union, where GA is of local models
-    tracked: Tensor | None = None  # [M]: what `track` asks for, of its local model
 
 
 class Server:
@@ -111,8 +56,7 @@ class Server:
             else None
         )
         self.schedule = parse_schedule(experiment.schedule)
-        self.union = torch.arange(len(federation.data.y_test))
-        self.test_labels = federation.data.y_test.cpu()
+        self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine)
 
     def _build_net(self, device: torch.device) -> Net:
         data, seed = self.federation.data, self.experiment.seed
@@ -139,10 +83,6 @@ class Server:
             for name, value in self.net.state_dict().items()
             if name in entries and self.algorithm.travels(name)
         }
-
-    @property
-    def _scores_on_union(self) -> bool:
-        return self.algorithm.GA_of == "locals" or "GA_locals" in self.algorithm.beside
 
     def begin(self) -> Progress:
         """The state before the first round."""
@@ -197,6 +137,7 @@ class Server:
         record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
         if self._evaluates(progress.round):
             record |= self._evaluate(progress)
+            progress.keep_best(record["GA"])
             classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
             record |= self._angles(progress, selected, classifiers)
             if self.tracker is not None:
@@ -295,29 +236,15 @@ class Server:
         self, progress: Progress, visits: Sequence[Visit], outcomes: Sequence[tuple[Job, Outcome]]
     ) -> list[Visit]:
         """The visits with what the local models got right, and their classifiers."""
-        predict = self.algorithm.predict_personal
-        questions = [
-            Question(outcome.model, self.federation.test[job.client], job.vectors | progress.server.extra)
-            for job, outcome in outcomes
-        ]
-        answers = self.engine.answers(predict, questions)
-        scored = [
+        scores = self.scorer.by_locals(outcomes, progress.server.extra)
+        return [
             replace(
                 visit,
                 classifier=self._classifier(outcome.model, job.vectors),
-                right=self._right(answer, question.samples),
+                right=right,
+                right_on_union=right_on_union,
             )
-            for visit, question, answer, (job, outcome) in zip(
-                visits, questions, answers, outcomes, strict=True
-            )
-        ]
-        if not self._scores_on_union:
-            return scored
-        everything = [replace(question, samples=self.union) for question in questions]
-        answers = self.engine.answers(predict, everything)
-        return [
-            replace(visit, right_on_union=self._right(answer, self.union))
-            for visit, answer in zip(scored, answers, strict=True)
+            for visit, (right, right_on_union), (job, outcome) in zip(visits, scores, outcomes, strict=True)
         ]
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
@@ -338,85 +265,14 @@ class Server:
 
     # -- evaluation --------------------------------------------------------------------------------
 
-    def _right(self, predicted: Tensor, samples: Tensor) -> Tensor:
-        """Right answers by class, [C]."""
-        labels = self.test_labels[samples]
-        return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
-
-    def _global_answers(self, model: State) -> Tensor:
-        return self._answer(partial(_global_logits, self.algorithm), Question(model, self.union))
+    def _evaluate(self, progress: Progress) -> Record:
+        return self.scorer.evaluate(progress)
 
     def right_by_global(self, model: State, client: int) -> Tensor:
         """Right answers [C] of the global model on a client's own test set, as the client sees it."""
         samples = self.federation.test[client]
-        question = Question(self._as_seen_by(client, model), samples)
-        return self._right(self._answer(partial(_global_logits, self.algorithm), question), samples)
-
-    def _answer(self, predict: Predict, question: Question) -> Tensor:
-        return self.engine.answers(predict, [question])[0]
-
-    def _evaluate(self, progress: Progress) -> Record:
-        algorithm, model = self.algorithm, progress.server.model
-        totals = self.federation.test_counts
-        union_totals = totals.sum(dim=0)
-        record: Record = {}
-
-        if algorithm.GA_of == "global" or algorithm.PA_of == "global":
-            predicted = self._global_answers(model)
-            record |= accuracy("GA", self._right(predicted, self.union), union_totals)
-            if algorithm.PA_of == "global":
-                record |= mean_accuracy("PA", self._right_by_client(predicted), totals)
-        if self._scores_on_union:
-            self._score_newcomers_on_union(progress)
-            spread = mean_accuracy("GA_locals", progress.right_on_union, union_totals.expand_as(totals))
-            if algorithm.GA_of == "locals":
-                spread = {k.replace("GA_locals", "GA"): v for k, v in spread.items()}
-            record |= spread
-        if not algorithm.pooled:
-            self._score_newcomers(progress)
-            record |= mean_accuracy("local_accuracy", progress.right, totals)
-            if algorithm.PA_of == "local":
-                record |= mean_accuracy("PA", progress.right, totals)
-
-        GA = record["GA"]
-        if GA is not None and progress.best_GA < GA:
-            progress.best_GA, progress.best_round = GA, progress.round
-            progress.best_model = model
-        return record
-
-    def _right_by_client(self, predicted: Tensor) -> Tensor:
-        """Right answers on the union by owner and class, [N, C]."""
-        N, C = self.federation.test_counts.shape
-        hit = predicted == self.test_labels
-        cell = self.federation.test.owner * C + self.test_labels
-        return torch.bincount(cell[hit], minlength=N * C).view(N, C)
-
-    def _score_newcomers(self, progress: Progress) -> None:
-        """A client that has not trained yet has the current global body with its own initial head."""
-        new = progress.visited == 0
-        samples = new[self.federation.test.owner].nonzero().flatten()
-        if len(samples) == 0:
-            return
-        # all newcomers at once: one row of client vectors a sample
-        owner = self.federation.test.owner[samples]
-        extra = progress.server.extra
-        rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
-        question = Question(progress.server.model, samples, extra, rows)
-        predicted = self._answer(self.algorithm.predict_personal, question)
-        answers = torch.full_like(self.test_labels, -1)
-        answers[samples] = predicted
-        progress.right[new] = self._right_by_client(answers)[new]
-
-    def _score_newcomers_on_union(self, progress: Progress) -> None:
-        new = progress.visited == 0
-        if new.any():
-            # methods whose GA is of local models predict the union alike for all newcomers
-            server = progress.server
-            nobody = torch.zeros_like(self.federation.train_counts[0])
-            vectors = self.algorithm.client_vectors(nobody, server.extra)
-            question = Question(server.model, self.union, vectors | server.extra)
-            predicted = self._answer(self.algorithm.predict_personal, question)
-            progress.right_on_union[new] = self._right(predicted, self.union)
+        predicted = self.scorer.by_global(self._as_seen_by(client, model), samples)
+        return self.scorer.right(predicted, samples)
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
         present = self._present(selected)
@@ -478,12 +334,8 @@ class Server:
             ]
             answers = self.engine.answers(PLAIN.predict_personal, questions)
             for outcome, question, answer in zip(outcomes, questions, answers, strict=True):
-                right[outcome.client] = self._right(answer, question.samples)
+                right[outcome.client] = self.scorer.right(answer, question.samples)
         return right
-
-
-def _global_logits(algorithm: FedAvg, net: Net, x: Tensor, client: State) -> Tensor:
-    return algorithm.predict_global(net, x)
 
 
 def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:

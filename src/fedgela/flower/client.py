@@ -4,7 +4,8 @@ from torch import Tensor
 
 from fedgela.algorithms import ServerState
 from fedgela.models import State
-from fedgela.server import Progress, Server, Visit
+from fedgela.rounds import Progress, Visit
+from fedgela.server import Server
 
 
 def progress_of(server: Server, round: int, model: State, extra: State) -> Progress:

@@ -22,7 +22,8 @@ from fedgela.flower.privacy import CentralPrivacy
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, decode, encode, travelling, visit_of
 from fedgela.models import State
-from fedgela.server import Progress, Server, Visit
+from fedgela.rounds import Progress, Visit
+from fedgela.server import Server
 from fedgela.training import Plan
 
 ABSURD = 100.0  # an update that moves the model by so many times its own length
@@ -65,7 +66,7 @@ class FederatedServer(Server):
         self.by_class: dict[str, Record] = {}  # of the round, of the sites that share it
         for site, (groups, about) in joined.items():
             self._welcome(site, groups, about)
-        if self._scores_on_union:
+        if self.scorer.needs_union:
             self.note(f"{self.algorithm.title}: {GA_OF_LOCALS}")
 
     def _initial_extra(self) -> State:
@@ -251,8 +252,9 @@ class FederatedServer(Server):
         totals = self.federation.test_counts  # [N, 1]
         if self.algorithm.GA_of == "global":
             if self.has_test_set:
-                right = self._right(self._global_answers(progress.server.model), self.union)
-                known = torch.bincount(self.test_labels, minlength=self.federation.data.classes)
+                scorer = self.scorer
+                right = scorer.right(scorer.by_global(progress.server.model, scorer.union), scorer.union)
+                known = torch.bincount(scorer.labels, minlength=self.federation.data.classes)
                 record |= accuracy("GA", right, known)
             else:
                 record |= self._sites_mean(progress)
@@ -265,10 +267,6 @@ class FederatedServer(Server):
             record["local_accuracy_by_site"] = {
                 name: by_site[k] for k, name in enumerate(self.terms.sites) if visited[k] and totals[k] > 0
             }
-        GA = record["GA"]
-        if GA is not None and progress.best_GA < GA:
-            progress.best_GA, progress.best_round = GA, progress.round
-            progress.best_model = progress.server.model
         return record
 
     def _sites_mean(self, progress: Progress) -> Record:

@@ -1,13 +1,19 @@
 """What a site tells of its classes where it opts in (`federation site --share-classes`): how many samples of
 each it has, and its figures by class. Of a site that did not, none of this is made."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from fedgela.config import Experiment
+from fedgela.data import Federation
 from fedgela.data.dataset import Dataset
 from fedgela.evaluation import Record, accuracy, train_loss
 from fedgela.models import State
-from fedgela.server import Server, Visit
+from fedgela.rounds import Visit
+from fedgela.scoring import Scorer
+from fedgela.server import Server
 
 GROUP = "by_class"  # of a message's tensors
 _BY_CLASS = {"join": ("train", "test"), "train": ("loss_sum", "loss_count", "right"), "score": ("right",)}
@@ -25,16 +31,24 @@ def counts_of(data: Dataset) -> State:
     return {name: torch.bincount(y, minlength=data.classes) for name, y in parts.items()}
 
 
-class SiteServer(Server):
-    """A site's own, which also keeps the confusion of the answers that it counted last."""
+class SiteScorer(Scorer):
+    """Also keeps the confusion of the answers that it counted last."""
 
     confusion: Tensor  # [C, C]: true class, predicted class
 
-    def _right(self, predicted: Tensor, samples: Tensor) -> Tensor:
+    def right(self, predicted: Tensor, samples: Tensor) -> Tensor:
         C = self.federation.data.classes
-        cell = self.test_labels[samples] * C + predicted.cpu()
+        cell = self.labels[samples] * C + predicted.cpu()
         self.confusion = torch.bincount(cell, minlength=C * C).view(C, C)
-        return super()._right(predicted, samples)
+        return super().right(predicted, samples)
+
+
+class SiteServer(Server):
+    """A site's own: a federation of one, which can share."""
+
+    def __init__(self, experiment: Experiment, federation: Federation, note: Callable[[str], None]) -> None:
+        super().__init__(experiment, federation, note=note)
+        self.scorer: SiteScorer = SiteScorer(self.algorithm, self.federation, self.engine)
 
     def shared_of_visit(self, visit: Visit, round: int) -> State:
         """As a local run has figures by class: of evaluated rounds."""
@@ -48,7 +62,7 @@ class SiteServer(Server):
 
     def _confusion(self, round: int) -> State:
         """Of the models that the run ends with only."""
-        return {CONFUSION: self.confusion} if round == self.experiment.rounds else {}
+        return {CONFUSION: self.scorer.confusion} if round == self.experiment.rounds else {}
 
 
 # -- on the server ---------------------------------------------------------------------------------

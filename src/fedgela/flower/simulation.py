@@ -28,7 +28,8 @@ from fedgela.flower.carrier import content_of, payload_of
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of, travelling, visit_of
 from fedgela.models import State
 from fedgela.resolve import resolve
-from fedgela.server import ClientStore, InMemoryStore, Progress, Server, Visit
+from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
+from fedgela.server import Server
 from fedgela.training import Plan
 from fedgela.training.choice import cores
 

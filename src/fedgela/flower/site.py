@@ -27,7 +27,7 @@ from fedgela.flower import outgoing, sharing
 from fedgela.flower.site_store import SiteStore
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
 from fedgela.resolve import device_of
-from fedgela.server import Visit
+from fedgela.rounds import Visit
 
 # where and how a site computes is its own affair
 OWN = ("engine", "lanes", "width", "compile", "threads", "data_dir", "weights")

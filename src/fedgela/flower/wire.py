@@ -9,7 +9,8 @@ import torch
 
 from fedgela.algorithms import Update
 from fedgela.models import State
-from fedgela.server import Server, Visit
+from fedgela.rounds import Visit
+from fedgela.server import Server
 
 Wire = Literal["fp32", "bf16", "fp16"]
 Groups = dict[str, State]

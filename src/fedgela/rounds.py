@@ -1,0 +1,58 @@
+"""What a run carries from round to round, and what comes back from a client."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from fedgela.algorithms import ServerState, Update
+from fedgela.models import State
+
+
+class ClientStore(Protocol):
+    """Where clients keep their last local models between rounds."""
+
+    def get(self, client: int) -> State | None: ...
+
+    def put(self, client: int, model: State) -> None: ...
+
+
+class InMemoryStore(dict[int, State]):
+    """A store for runs without a folder."""
+
+    def put(self, client: int, model: State) -> None:
+        self[client] = model
+
+
+@dataclass
+class Progress:
+    """All that a run carries from round to round; a checkpoint is this and the clients' models."""
+
+    server: ServerState
+    visited: Tensor  # [N], int64: the last round in which a client trained, 0 before its first
+    right: Tensor  # [N, C], int64: own test samples that the client's last local model got right
+    right_on_union: Tensor  # [N, C]: the same on the union of the test sets, where GA is of local models
+    round: int = 0
+    best_round: int = 0
+    best_GA: float = -1.0
+    best_model: State = field(default_factory=dict)  # of the best GA so far
+
+    def keep_best(self, GA: float | None) -> None:
+        """Remember the global model of this round, if none before it was as good."""
+        if GA is not None and self.best_GA < GA:
+            self.best_GA, self.best_round = GA, self.round
+            self.best_model = self.server.model
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What comes back from one client's part in a round: its update, and what was measured on it."""
+
+    update: Update
+    own_norm: State  # BatchNorm that does not travel, for the global model's evaluation only
+    loss_sum: Tensor  # [C], see Outcome
+    loss_count: Tensor  # [C]
+    classifier: Tensor | None = None  # [C, d], of its local model
+    right: Tensor | None = None  # [C]: own test samples that its local model got right
+    right_on_union: Tensor | None = None  # [C]: the same on the union, where GA is of local models
+    tracked: Tensor | None = None  # [M]: what `track` asks for, of its local model

@@ -1,0 +1,124 @@
+"""What models get right: the global one and the local ones, each on the test sets that count for it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedgela.algorithms import FedAvg
+from fedgela.data import Federation
+from fedgela.evaluation import Record, accuracy, mean_accuracy
+from fedgela.models import Net, State
+from fedgela.rounds import Progress
+from fedgela.training import Engine, Job, Outcome, Question
+from fedgela.training.interface import Predict
+
+
+class Scorer:
+    """Asks an engine what models predict, and counts right answers by class."""
+
+    def __init__(self, algorithm: FedAvg, federation: Federation, engine: Engine) -> None:
+        self.algorithm = algorithm
+        self.federation = federation
+        self.engine = engine
+        self.labels = federation.data.y_test.cpu()
+        self.union = torch.arange(len(self.labels))  # of all clients' test sets
+
+    @property
+    def needs_union(self) -> bool:
+        """Whether local models are scored on the union too."""
+        return self.algorithm.GA_of == "locals" or "GA_locals" in self.algorithm.beside
+
+    def right(self, predicted: Tensor, samples: Tensor) -> Tensor:
+        """Right answers by class, [C]."""
+        labels = self.labels[samples]
+        return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
+
+    def by_global(self, model: State, samples: Tensor) -> Tensor:
+        """What the global model predicts."""
+        return self._answer(partial(_global_logits, self.algorithm), Question(model, samples))
+
+    def by_locals(
+        self, outcomes: Sequence[tuple[Job, Outcome]], extra: State
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Right answers [C] of each local model on its client's own test set, and on the union if needed."""
+        questions = [
+            Question(outcome.model, self.federation.test[job.client], job.vectors | extra)
+            for job, outcome in outcomes
+        ]
+        own = self._right_answers(questions)
+        if not self.needs_union:
+            return [(right, None) for right in own]
+        everything = self._right_answers([replace(question, samples=self.union) for question in questions])
+        return list(zip(own, everything, strict=True))
+
+    def _right_answers(self, questions: Sequence[Question]) -> list[Tensor]:
+        answers = self.engine.answers(self.algorithm.predict_personal, questions)
+        return [
+            self.right(answer, question.samples) for question, answer in zip(questions, answers, strict=True)
+        ]
+
+    def _answer(self, predict: Predict, question: Question) -> Tensor:
+        return self.engine.answers(predict, [question])[0]
+
+    # -- a round's figures -------------------------------------------------------------------------
+
+    def evaluate(self, progress: Progress) -> Record:
+        """GA, PA and their company, after a round."""
+        algorithm, totals = self.algorithm, self.federation.test_counts
+        union_totals = totals.sum(dim=0)
+        record: Record = {}
+        if algorithm.GA_of == "global" or algorithm.PA_of == "global":
+            predicted = self.by_global(progress.server.model, self.union)
+            record |= accuracy("GA", self.right(predicted, self.union), union_totals)
+            if algorithm.PA_of == "global":
+                record |= mean_accuracy("PA", self._right_by_client(predicted), totals)
+        if self.needs_union:
+            self._score_newcomers_on_union(progress)
+            name = "GA" if algorithm.GA_of == "locals" else "GA_locals"
+            record |= mean_accuracy(name, progress.right_on_union, union_totals.expand_as(totals))
+        if not algorithm.pooled:
+            self._score_newcomers(progress)
+            record |= mean_accuracy("local_accuracy", progress.right, totals)
+            if algorithm.PA_of == "local":
+                record |= mean_accuracy("PA", progress.right, totals)
+        return record
+
+    def _right_by_client(self, predicted: Tensor) -> Tensor:
+        """Right answers on the union by owner and class, [N, C]."""
+        N, C = self.federation.test_counts.shape
+        hit = predicted == self.labels
+        cell = self.federation.test.owner * C + self.labels
+        return torch.bincount(cell[hit], minlength=N * C).view(N, C)
+
+    def _score_newcomers(self, progress: Progress) -> None:
+        """A client that has not trained yet has the current global body with its own initial head."""
+        new = progress.visited == 0
+        samples = new[self.federation.test.owner].nonzero().flatten()
+        if len(samples) == 0:
+            return
+        # all newcomers at once: one row of client vectors a sample
+        owner = self.federation.test.owner[samples]
+        extra = progress.server.extra
+        rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
+        question = Question(progress.server.model, samples, extra, rows)
+        answers = torch.full_like(self.labels, -1)
+        answers[samples] = self._answer(self.algorithm.predict_personal, question)
+        progress.right[new] = self._right_by_client(answers)[new]
+
+    def _score_newcomers_on_union(self, progress: Progress) -> None:
+        new = progress.visited == 0
+        if new.any():
+            # methods whose GA is of local models predict the union alike for all newcomers
+            server = progress.server
+            nobody = torch.zeros_like(self.federation.train_counts[0])
+            vectors = self.algorithm.client_vectors(nobody, server.extra)
+            question = Question(server.model, self.union, vectors | server.extra)
+            predicted = self._answer(self.algorithm.predict_personal, question)
+            progress.right_on_union[new] = self.right(predicted, self.union)
+
+
+def _global_logits(algorithm: FedAvg, net: Net, x: Tensor, client: State) -> Tensor:
+    return algorithm.predict_global(net, x)
