@@ -63,11 +63,11 @@ class Command:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 120) -> None:
         until(lambda: text in self.said or not self.running, seconds, lambda: f"{text!r} in: {self.said}")
         assert text in self.said, self.said
 
-    def ended(self, code: int, seconds: float = 60) -> str:
+    def ended(self, code: int, seconds: float = 120) -> str:
         """What it said, once it has ended so."""
         until(lambda: not self.running, seconds, lambda: f"the end of: {self.said}")
         assert self.process.returncode == code, self.said
@@ -202,7 +202,7 @@ class RealRun:
         )
         assert true(self.records), f"no {what}: {self.command.said}"
 
-    def wait_for_round(self, round: int, seconds: float = 90) -> None:
+    def wait_for_round(self, round: int, seconds: float = 180) -> None:
         self.wait_for(lambda records: len(records) >= round, f"round {round}", seconds)
 
     def assert_equals_a_local_run(self, absent: Mapping[int, Sequence[int]] | None = None) -> InMemoryStore:

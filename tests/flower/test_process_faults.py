@@ -94,27 +94,32 @@ def test_a_site_comes_late_dies_hangs_is_restarted_and_loses_nothing(
     experiment = federation.experiment(algorithm="fedrep", rounds=24, lr=0.005)
     run = federation.run("coming-and-going", experiment, *terms(sites=2, wait=2))
 
-    def wait_until_it_takes_part(after: int) -> int:
-        def back(records: list[dict[str, object]]) -> list[int]:
-            return [r["round"] for r in records if FAULTY in r["clients"] and "faults" not in r]  # type: ignore
-
-        run.wait_for(lambda records: any(round > after for round in back(records)), "return", 90)
-        return len(run.records)
+    def wait_until_it_takes_part(after: int) -> None:
+        run.wait_for(
+            lambda records: any(FAULTY in r["clients"] and "faults" not in r for r in records[after:]),
+            f"return of {NAME} after round {after}",
+            120,
+        )
 
     run.wait_for_round(1)
     site = federation.site(NAME, plan=plan)
     wait_until_it_takes_part(after=1)
     for how, code in (("die", 1), ("hang", -signal.SIGKILL)):
+        before = len(run.records)
         (plan / "next").write_text(how)
         until(lambda: not (plan / "next").exists(), 60, lambda: run.command.said)
         if how == "hang":
             site.kill()
         site.ended(code)
-        at = len(run.records) + 1
-        run.wait_for_round(at)
-        assert "Flower's error" in run.records[at - 1]["faults"][NAME]
+        run.wait_for(
+            lambda records, before=before: any(  # type: ignore[misc]
+                "Flower's error" in r.get("faults", {}).get(NAME, "") for r in records[before:]
+            ),
+            f"fault: {how}",
+            60,
+        )
         site = federation.site(NAME, plan=plan)
-        wait_until_it_takes_part(after=at)
+        wait_until_it_takes_part(after=len(run.records))
     os.kill(int((run.path / "serverapp.pid").read_text()), signal.SIGKILL)
     assert "--resume" in run.command.ended(2)
     federation.resume(run)

@@ -43,14 +43,14 @@ def test_a_run_goes_on_after_kill_9_of_the_superlink_and_equals_a_local_run(
     assert "--resume" in run.command.ended(2)
     federation.server()
     federation.resume(run)
-    run.command.ended(0, 120)
+    run.command.ended(0, 240)
     assert not any("faults" in record for record in run.records)
     run.assert_equals_a_local_run()
 
 
 def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederation) -> None:
     run = federation.run("personal", federation.experiment(algorithm="fedrep", rounds=2), *ALL)
-    run.command.ended(0, 120)
+    run.command.ended(0, 240)
     kept = run.assert_equals_a_local_run()
     key = json.loads((run.path / TERMS).read_text())["terms"]["run"]
     for client, name in enumerate(federation.names):
