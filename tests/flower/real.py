@@ -38,6 +38,8 @@ def until(true: Callable[[], object], seconds: float, what: Callable[[], str]) -
 class Command:
     """A process of its own, with what it says in a file."""
 
+    last_sign = signal.SIGTERM
+
     def __init__(self, log: Path, *command: object) -> None:
         self.log = log
         # a site that misbehaves imports from the tests; one thread each, since there are many processes
@@ -92,7 +94,7 @@ class Command:
 
     def end(self) -> None:
         if self.running:
-            self.process.terminate()
+            self.process.send_signal(self.last_sign)
 
     def close(self) -> None:
         self.end()
@@ -165,7 +167,7 @@ class RealFederation:
         return RealRun(out, experiment, command)
 
     def resume(self, run: "RealRun") -> None:
-        run.command = self.command("run", self.made.path, "--resume", "--out", run.path)
+        run.conducted_by(self.command("run", self.made.path, "--resume", "--out", run.path))
 
     @property
     def answers(self) -> bool:
@@ -185,7 +187,12 @@ class RealFederation:
 
 class RealRun:
     def __init__(self, path: Path, experiment: Experiment, command: Command) -> None:
-        self.path, self.experiment, self.command = path, experiment, command
+        self.path, self.experiment = path, experiment
+        self.conducted_by(command)
+
+    def conducted_by(self, command: Command) -> None:
+        self.command = command
+        command.last_sign = signal.SIGINT  # Ctrl-C ends the run as well, which else goes on without a command
 
     @property
     def records(self) -> list[dict[str, Any]]:

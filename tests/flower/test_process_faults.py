@@ -87,12 +87,13 @@ def test_a_site_that_hangs_is_not_waited_for_again_until_it_answers(
     run.assert_equals_a_local_run(absent={round: [FAULTY] for round in without})
 
 
-def test_a_site_comes_late_dies_hangs_is_restarted_and_loses_nothing(
+def test_a_site_that_dies_or_hangs_is_restarted_and_has_lost_nothing(
     federation: RealFederation, plan: Path
 ) -> None:
     """What it had learnt is on its disk; a ServerApp that is killed in between goes on as well."""
-    experiment = federation.experiment(algorithm="fedrep", rounds=24, lr=0.005)
-    run = federation.run("coming-and-going", experiment, *terms(sites=2, wait=2))
+    site = federation.site(NAME, plan=plan)
+    experiment = federation.experiment(algorithm="fedrep", rounds=16, lr=0.005)
+    run = federation.run("coming-and-going", experiment, *terms(sites=2))
 
     def wait_until_it_takes_part(after: int) -> None:
         run.wait_for(
@@ -101,9 +102,7 @@ def test_a_site_comes_late_dies_hangs_is_restarted_and_loses_nothing(
             120,
         )
 
-    run.wait_for_round(1)
-    site = federation.site(NAME, plan=plan)
-    wait_until_it_takes_part(after=1)
+    wait_until_it_takes_part(after=0)
     for how, code in (("die", 1), ("hang", -signal.SIGKILL)):
         before = len(run.records)
         (plan / "next").write_text(how)
@@ -127,9 +126,19 @@ def test_a_site_comes_late_dies_hangs_is_restarted_and_loses_nothing(
     faults = [record["faults"] for record in run.records if "faults" in record]
     assert faults and all(fault.keys() == {NAME} for fault in faults)
     assert not any("lost its personal model" in fault[NAME] for fault in faults)
-    away = [r["round"] for r in run.records if "faults" in r or FAULTY not in r["clients"]]
-    assert 1 in away
+    away = [record["round"] for record in run.records if "faults" in record]
     run.assert_equals_a_local_run(absent={round: [FAULTY] for round in away})
+
+
+def test_a_site_that_comes_late_takes_part_from_then_on(federation: RealFederation) -> None:
+    run = federation.run("late", federation.experiment(rounds=8), *terms(sites=2, wait=2))
+    run.wait_for_round(1)
+    federation.site(NAME)
+    run.command.ended(0, 240)
+    assert f"{NAME}: takes part from now on" in run.command.said
+    there = [FAULTY in record["clients"] for record in run.records]
+    assert not there[0] and there[-1] and there == sorted(there)
+    assert not any("faults" in record for record in run.records)
 
 
 def test_after_a_power_cut_the_site_is_let_in_once_its_heartbeats_are_over(
