@@ -92,41 +92,30 @@ def test_a_site_that_dies_or_hangs_is_restarted_and_has_lost_nothing(
 ) -> None:
     """What it had learnt is on its disk; a ServerApp that is killed in between goes on as well."""
     site = federation.site(NAME, plan=plan)
-    experiment = federation.experiment(algorithm="fedrep", rounds=16, lr=0.005)
-    run = federation.run("coming-and-going", experiment, *terms(sites=2))
+    experiment = federation.experiment(algorithm="fedrep", rounds=10, lr=0.005)
+    # a round begins once all three are there, and goes on without the one that is lost in it
+    run = federation.run("coming-and-going", experiment, *terms(sites=3, wait=150))
 
-    def wait_until_it_takes_part(after: int) -> None:
-        run.wait_for(
-            lambda records: any(FAULTY in r["clients"] and "faults" not in r for r in records[after:]),
-            f"return of {NAME} after round {after}",
-            120,
-        )
-
-    wait_until_it_takes_part(after=0)
     for how, code in (("die", 1), ("hang", -signal.SIGKILL)):
-        before = len(run.records)
+        sound = len(run.records)
+        run.wait_for_round(sound + 1)
         (plan / "next").write_text(how)
         until(lambda: not (plan / "next").exists(), 60, lambda: run.command.said)
         if how == "hang":
             site.kill()
         site.ended(code)
-        run.wait_for(
-            lambda records, before=before: any(  # type: ignore[misc]
-                "Flower's error" in r.get("faults", {}).get(NAME, "") for r in records[before:]
-            ),
-            f"fault: {how}",
-            60,
-        )
         site = federation.site(NAME, plan=plan)
-        wait_until_it_takes_part(after=len(run.records))
+        run.wait_for_round(sound + 3)
+    faults = [record["faults"] for record in run.records if "faults" in record]
+    assert len(faults) == 2 and all(fault.keys() == {NAME} for fault in faults)
+    # its SuperNode signs off, or where it has no time to, the deadline tells
+    assert all("Flower's error" in f[NAME] or "no answer within" in f[NAME] for f in faults)
     os.kill(int((run.path / "serverapp.pid").read_text()), signal.SIGKILL)
     assert "--resume" in run.command.ended(2)
     federation.resume(run)
     run.command.ended(0, 180)
-    faults = [record["faults"] for record in run.records if "faults" in record]
-    assert faults and all(fault.keys() == {NAME} for fault in faults)
-    assert not any("lost its personal model" in fault[NAME] for fault in faults)
     away = [record["round"] for record in run.records if "faults" in record]
+    assert len(away) == 2
     run.assert_equals_a_local_run(absent={round: [FAULTY] for round in away})
 
 
