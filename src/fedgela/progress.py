@@ -39,6 +39,7 @@ class View(Listener):
         self.console = console
         self.runs = runs
         self.label = ""
+        self.goes_on = "'fedgela resume DIR' goes on (for compare, the same command again)"
 
     def __enter__(self) -> "View":
         return self
@@ -50,8 +51,8 @@ class View(Listener):
         trace: TracebackType | None,
     ) -> None:
         if kind is KeyboardInterrupt:
-            text = "interrupted; 'fedgela resume DIR' goes on (for compare, the same command again)"
-            Console(stderr=True).print(f"fedgela: {text}", markup=False, highlight=False, soft_wrap=True)
+            text = f"fedgela: interrupted; {self.goes_on}"
+            Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self) -> None:
         """One of the runs has ended, well or not."""

@@ -1,6 +1,6 @@
 """Sites and a server in one process: Flower's grid is played, so that every byte between them can be seen."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ HOLDINGS = ((0, 1), (1, 2), (2, 3))  # the classes of each site
 Tamper = Callable[[bytes], bytes | None]  # None: no answer
 
 
-def write_data(folder: Path, named: bool = False) -> Path:
+def write_data(folder: Path, named: bool = False, holdings: Sequence[Sequence[int]] = HOLDINGS) -> Path:
     """whole.npz with natural clients, and site-0.npz ... with each client's samples in the same order."""
     arrays = tiny_arrays(train=84, test=48)
     owners = {}
@@ -29,14 +29,14 @@ def write_data(folder: Path, named: bool = False) -> Path:
         y = arrays[f"y_{part}"]
         owner = np.empty(len(y), dtype=np.int64)
         for c in range(len(CLASSES)):
-            holders = [k for k, classes in enumerate(HOLDINGS) if c in classes]
+            holders = [k for k, classes in enumerate(holdings) if c in classes]
             mine = np.flatnonzero(y == c)
             owner[mine] = np.resize(holders, len(mine))
         owners[part] = owner
     names = {"class_names": np.array(CLASSES)} if named else {}
     ids = {"client_train": owners["train"], "client_test": owners["test"]}
     np.savez(folder / "whole.npz", **arrays, **ids, **names)
-    for k in range(len(HOLDINGS)):
+    for k in range(len(holdings)):
         own = {f"{x}_{part}": arrays[f"{x}_{part}"][owners[part] == k] for x in "xy" for part in owners}
         np.savez(folder / f"site-{k}.npz", **own, **names)
     return folder / "whole.npz"
@@ -81,6 +81,9 @@ class PlayedGrid:
 
     def answer_late(self, id: str) -> None:
         self._replies[id] = self._reply(id, b"")
+
+    def leave_unanswered(self, id: str) -> None:
+        self._replies[id] = None
 
     def pull_messages(self, ids: Iterable[str]) -> list[Any]:
         return [self._replies[id] for id in ids if self._replies[id] is not None]

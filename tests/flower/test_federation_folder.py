@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgela import cli
 from fedgela.errors import UserError
 from fedgela.flower import require_flower
 from fedgela.runs import run
@@ -129,7 +130,14 @@ class TestWithFlower:
             with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 cannot be used"):
                 check_free("127.0.0.1", port)
 
-    def test_a_sites_mistakes_end_in_one_line(self, made: Path, tmp_path: Path) -> None:
+    def test_a_sites_mistakes_end_in_one_line(
+        self,
+        made: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr("fedgela.flower.cli._end_in_order", lambda: None)  # the tests' own process stays
         arrays: dict[str, Any] = {"x": np.zeros((20, 8, 8), np.uint8), "y": np.arange(20) % 2}
         np.savez(tmp_path / "data.npz", **arrays, class_names=np.array(["cat", "zebra"]))
         site = ("site", made / "north")
@@ -140,7 +148,9 @@ class TestWithFlower:
             (("run", made), "no server answers at 127.0.0.1:8123"),
             (("run", made, "--resume"), "there is no run to go on with"),
         ):
-            command = [sys.executable, "-m", "fedgela.cli", "federation", *map(str, arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 2 and told in done.stderr, done.stderr
-            assert len(done.stderr.splitlines()) <= 2
+            monkeypatch.setattr(sys, "argv", ["fedgela", "federation", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            said = capsys.readouterr().err
+            assert ended.value.code == 2 and told in said, said
+            assert len(said.splitlines()) <= 2

@@ -1,162 +1,94 @@
-"""A federation of real processes on this machine: TLS and keys, and what kill -9 does to it."""
+"""A federation of real processes on this machine: the same result, kill -9, and who is let in."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
-from fedgela.flower.folder import FederationFolder, init
 from fedgela.flower.keys import make_key
-from fedgela.flower.processes import free_port
-from fedgela.resolve import resolve
-from fedgela.runfolder import RunFolder
-from fedgela.server import Server
-from flower.sites import CLASSES, write_data
-from helpers import play, tiny
+from fedgela.flower.processes import free_port, program
+from fedgela.flower.server_app import TERMS
+from flower.real import RealFederation, assert_close, real_federation
 
-SITES = ("site-0", "site-1", "site-2")
+HOLDINGS = ((0, 1, 2), (1, 2, 3))
+ALL = ("--min-sites", len(HOLDINGS), "--wait-seconds", 150)
 
 
-class Processes:
-    """Commands of the command line; whatever is still running at the end is ended."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "fedgela.cli", *map(str, arguments)]
-        log = self.folder / f"process-{len(self.started)}.log"
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
-            )
-        process.log = log  # type: ignore[attr-defined]
-        self.started.append(process)
-        return process
-
-    def close(self) -> None:
-        for process in self.started:
-            if process.poll() is None:
-                process.terminate()
-        for process in self.started:
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederation]:
+    """Started once: its server and two sites stay for all tests here."""
+    with real_federation(tmp_path_factory.mktemp("federation"), HOLDINGS) as made:
+        made.server()
+        for name in made.names:
+            made.site(name)
+        yield made
 
 
-def text_of(process: subprocess.Popen[str]) -> str:
-    return str(process.log.read_text())  # type: ignore[attr-defined]
+def test_a_run_goes_on_after_kill_9_of_the_superlink_and_equals_a_local_run(
+    federation: RealFederation,
+) -> None:
+    run = federation.run("killed", federation.experiment(algorithm="fedgela", rounds=2), *ALL)
+    run.wait_for_round(1)
+    server = federation.commands[0]
+    (superlink,) = server.children()
+    os.kill(superlink, signal.SIGKILL)
+    assert "SuperLink has ended" in server.ended(1)
+    assert "--resume" in run.command.ended(2)
+    federation.server()
+    federation.resume(run)
+    run.command.ended(0, 240)
+    assert not any("faults" in record for record in run.records)
+    run.assert_equals_a_local_run()
 
 
-def until(true: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.1)
+def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederation) -> None:
+    run = federation.run("personal", federation.experiment(algorithm="fedrep", rounds=2), *ALL)
+    run.command.ended(0, 240)
+    kept = run.assert_equals_a_local_run()
+    key = json.loads((run.path / TERMS).read_text())["terms"]["run"]
+    for client, name in enumerate(federation.names):
+        (last,) = (federation.made.path / name / "state" / key).glob("round-000002.*.safetensors")
+        assert_close(load_file(last), kept[client])
+
+
+# -- who is let in ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    held = Processes(tmp_path)
-    yield held
-    held.close()
+def plaintext_server() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
 
 
-def rounds_of(run: Path) -> int:
-    metrics = run / "metrics.jsonl"
-    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
-
-
-def ready(server: subprocess.Popen[str]) -> None:
-    until(lambda: "is ready" in text_of(server) or server.poll() is not None, 60, "the server")
-    assert server.poll() is None, text_of(server)
-
-
-def start_sites(processes: Processes, federation: FederationFolder) -> dict[str, subprocess.Popen[str]]:
-    return {
-        name: processes.start(
-            "federation", "site", federation.path / name, "--data", processes.folder / f"{name}.npz"
-        )
-        for name in SITES
-    }
-
-
-def test_a_federation_of_processes_survives_kill_and_equals_a_local_run(
-    tmp_path: Path, processes: Processes
+def test_strangers_are_refused_and_told_so_in_one_line(
+    federation: RealFederation, plaintext_server: str
 ) -> None:
-    whole = write_data(tmp_path)
-    changes = {"partition": "natural", "clients": 3, "rounds": 2, "lr": 0.02}
-    experiment = tiny(whole, algorithm="fedgela", **changes)
-    config = tmp_path / "config.toml"
-    config.write_text(experiment.to_toml())
-    federation = init(tmp_path / "federation", list(SITES), "127.0.0.1", free_port(), list(CLASSES))
-    server = processes.start("federation", "server", federation.path)
-    ready(server)
-    sites = start_sites(processes, federation)
-
-    # the ServerApp and the SuperLink are killed in the middle; the run goes on from its last round
-    run = tmp_path / "run"
-    options = ("--out", run, "--test-data", whole, "--min-sites", 3, "--wait-seconds", 150)
-    conducting = processes.start("federation", "run", federation.path, config, *options)
-    until(lambda: rounds_of(run) >= 1 or conducting.poll() is not None, 120, "the first round")
-    assert conducting.poll() is None, text_of(conducting)
-    os.kill(int((run / "serverapp.pid").read_text()), signal.SIGKILL)
-    assert conducting.wait(30) == 2
-    assert "--resume" in text_of(conducting)
-    # a site is killed as well; it comes back, and has its personal model still
-    sites["site-1"].kill()
-    sites["site-1"].wait()
-    log = federation.path / "site-1" / "supernode.log"
-    until(lambda: "terminated gracefully" in log.read_text(), 30, "the end of the killed site's SuperNode")
-    time.sleep(3)  # it signs off, or the server would wait a minute for its heartbeats
-    server.kill()
-    server.wait()
-    until(lambda: not _answers(federation.port), 30, "the SuperLink's end")
-    ready(processes.start("federation", "server", federation.path))
-    processes.start("federation", "site", federation.path / "site-1", "--data", tmp_path / "site-1.npz")
-    resumed = processes.start("federation", "run", federation.path, "--resume", "--out", run)
-    assert resumed.wait(180) == 0, text_of(resumed)
-
-    _, records = local = play(Server(*resolve(experiment)))
-    held = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [record["round"] for record in held] == [1, 2]
-    for mine, theirs in zip(records, held, strict=True):
-        assert "faults" not in theirs
-        assert theirs["train_loss"] == pytest.approx(mine["train_loss"], rel=1e-4)
-        assert theirs["GA"] == pytest.approx(mine["GA"]) and theirs["PA"] == pytest.approx(mine["PA"])
-    (model,) = (run / "models").glob("global-last*")
-    for name, value in load_file(model).items():
-        torch.testing.assert_close(value, local[0].server.model[name], rtol=1e-4, atol=1e-5)
-    assert RunFolder(run).result() is not None
-
-
-def _answers(port: int) -> bool:
-    from fedgela.flower.processes import is_listening
-
-    return is_listening("127.0.0.1", port)
-
-
-def test_only_sites_with_a_registered_key_take_part(tmp_path: Path, processes: Processes) -> None:
-    write_data(tmp_path)
-    federation = init(tmp_path / "federation", list(SITES), "127.0.0.1", free_port(), list(CLASSES))
-    ready(processes.start("federation", "server", federation.path))
-    stranger = federation.path / "site-0"
-    (stranger / "key").unlink()
-    make_key(stranger / "key", tmp_path / "stranger.pub")
-    refused = processes.start("federation", "site", stranger, "--data", tmp_path / "site-0.npz")
-    second = processes.start("federation", "server", federation.path)
-    assert second.wait(60) == 2 and "cannot be used" in text_of(second)
-    until(lambda: "not let in" in text_of(refused), 60, "the refusal of a strange key")
+    activated = federation.log.count("Activated node_id")
+    address = f"127.0.0.1:{federation.made.port}"
+    # there is no plaintext mode here, but Flower's own program has one
+    insecure = (program("flower-supernode"), "--insecure", "--superlink", address, "--port", free_port())
+    without_tls = federation.add(*insecure)
+    other = federation.make("other", federation.made.port)
+    unknown = federation.copied("unknown-key")
+    (unknown / "key").unlink()
+    make_key(unknown / "key", unknown / "key.pub")
+    to_plaintext = federation.copied("to-plaintext", server=plaintext_server)
+    federation.assert_complaints(
+        {
+            f"{address} is not this federation's server": federation.site("site-0", other.path / "site-0"),
+            f"{address} does not let this site in": federation.site("site-0", unknown),
+            f"{plaintext_server} does not speak TLS": federation.site("site-0", to_plaintext),
+        }
+    )
+    without_tls.wait_for("Connection attempt failed")
+    assert federation.log.count("Activated node_id") == activated

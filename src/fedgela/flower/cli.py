@@ -170,6 +170,9 @@ def run(
     federation = FederationFolder.read(folder)
     runs = folder / "runs"
     with make_view(Console()) as view:
+        view.goes_on = f"'fedgela federation run {folder} --resume' goes on" + (
+            f" with --out {out}" if out else ""
+        )
         if resume:
             out = out or _last(runs)
             result = conducting.resume(federation, out, view)
@@ -245,5 +248,6 @@ def demo(
     from fedgela.progress import make_view
 
     with make_view(Console()) as view:
+        view.goes_on = "the demo starts anew, in another folder (--out)"
         result, folder = run_demo(out, rounds, algorithm, view, lambda text: print(text, file=sys.stderr))
     print_result(result, folder)

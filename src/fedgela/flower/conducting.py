@@ -1,5 +1,6 @@
 """`fedgela federation run`: hands the run to the server's SuperLink, and shows how it goes."""
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from fedgela.flower.terms import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Ter
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import Listener, already_holds_a_run
 
+FLOWER_RUN = "flower-run.txt"  # the number by which Flower knows it
 SECONDS_TO_START = 120.0
 POLL_SECONDS = 0.3
 APP = """[project]
@@ -112,10 +114,16 @@ def _go(federation: FederationFolder, folder: RunFolder, asked: Record, listener
     log = federation.server / "superlink.log"
     notes = Followed(path / NOTES, at=(path / NOTES).stat().st_size if (path / NOTES).exists() else 0)
     app = _app(federation)
+    if (path / FLOWER_RUN).exists():
+        # Flower takes a run whose server was killed for alive for most of a minute, and sites that were just
+        # getting its messages would try until then
+        with contextlib.suppress(UserError):
+            flwr(federation, "stop", (path / FLOWER_RUN).read_text(), CONNECTION)
     answer = flwr(federation, "run", str(app), CONNECTION, "--run-config", f'folder="{path.resolve()}"')
     if not answer.get("success"):
         raise UserError(f"Flower did not start the run: {answer.get('error-message')}")
     run = str(answer["run-id"])
+    write_atomically(path / FLOWER_RUN, run)
     try:
         return _watch(federation, folder, listener, notes, log)
     except KeyboardInterrupt:

@@ -70,6 +70,7 @@ class Exchange:
         end = time.monotonic() + seconds
         while waiting and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
+            self._forgive()  # the loss of its question shows only until a hanging site that ended is back
             for reply in self.grid.pull_messages(list(waiting)):
                 site = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if site is not None:

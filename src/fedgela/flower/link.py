@@ -51,7 +51,7 @@ class Link:
 
     def wait(self, note: Callable[[str], None]) -> None:
         code = self.process.wait()
-        note(f"Flower's SuperLink has ended (exit code {code}): {last_words(self.log)}")
+        note(f"Flower's SuperLink has ended (exit code {code}); its log is {self.log}")
 
     def stop(self) -> None:
         stop(self.process)

@@ -37,10 +37,10 @@ def program(name: str) -> str:
     return found
 
 
-def _die_with_parent() -> None:
+def die_with_parent(sign: signal.Signals = signal.SIGTERM) -> None:
     """On Linux the kernel ends a child whose parent is gone, even by kill -9."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sign)
 
 
 def start(command: Sequence[str], home: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -50,7 +50,7 @@ def start(command: Sequence[str], home: Path, log: IO[bytes]) -> subprocess.Pope
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
         start_new_session=True,
     )
 

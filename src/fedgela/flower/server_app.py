@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
+from fedgela.flower.processes import die_with_parent
 from fedgela.flower.server_data import federation_of_sites, server_data
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, decode, encode
@@ -35,6 +37,9 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator, unused-ignore]
 def main(grid: Grid, context: Context) -> None:
+    # without its SuperLink it can do nothing but try for minutes to reach it, and keep the folder locked; all
+    # that it knows is in the last checkpoint
+    die_with_parent(signal.SIGKILL)
     folder = RunFolder(Path(str(context.run_config["folder"])))
     try:
         with folder.locked():

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -16,11 +17,14 @@ from fedgela.flower.keys import check_certificate
 from fedgela.flower.pipe import receive, send
 from fedgela.flower.processes import free_port, last_words, start, stop
 from fedgela.flower.site import Site, agreed
+from fedgela.runfolder import RunFolder
 
-NOT_LET_IN = "Failed to activate SuperNode"
+# words of Flower's SuperNode
+LET_IN, NOT_LET_IN = "SuperNode ID:", "Failed to activate SuperNode"
 # the server takes a site that was killed for alive until two of its heartbeats, of 30 s, are missing
 PATIENCE_SECONDS = 90.0
 RETRY_SECONDS = 5.0
+GREETING_SECONDS = 10.0
 
 
 def open_site(
@@ -48,33 +52,84 @@ def open_site(
 
 def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
     """Answer until the SuperNode ends for good."""
-    with tempfile.TemporaryDirectory(prefix="fedgela-") as place, socket.socket(socket.AF_UNIX) as door:
+    with (
+        RunFolder(folder.path).locked(),  # two processes of one site would take each other's messages
+        tempfile.TemporaryDirectory(prefix="fedgela-") as place,
+        socket.socket(socket.AF_UNIX) as door,
+    ):
         # a folder of one's own, which nobody else can enter
         path = Path(place) / "site"
         door.bind(str(path))
         door.listen()
         threading.Thread(target=_answer, args=(door, site), daemon=True).start()
-        end = time.monotonic() + PATIENCE_SECONDS
+        log(f"{folder.name}: connecting to {folder.server}")
+        end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False
         while True:
-            log(f"{folder.name}: connecting to {folder.server}")
+            wait_for_server(folder, log)
             began = time.monotonic()
             told = _run_node(folder, path)
             if NOT_LET_IN not in told:
                 raise UserError(f"Flower's SuperNode ended: {told}")
             if time.monotonic() - began > PATIENCE_SECONDS:
-                end = time.monotonic() + PATIENCE_SECONDS  # it had been let in before
-            if time.monotonic() > end:
+                end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False  # it had been let in before
+            # a site that was never let in has no process that the server could still take for alive
+            if time.monotonic() > end or not _was_let_in(folder):
                 raise UserError(
                     f"{folder.server} does not let this site in: its key ({folder.key}) is not registered "
-                    "there; is the folder of another federation, or was the federation made anew?"
+                    "there, or is in use by another process; was the federation made anew, or the folder "
+                    "copied?"
                 )
-            log(f"{folder.name}: not let in (an unknown key, or a process of this site that was just killed)")
+            if not told_to_wait:
+                log(f"{folder.name}: not let in yet (a process that was killed counts as alive for a minute)")
+                told_to_wait = True
             time.sleep(RETRY_SECONDS)
+
+
+def wait_for_server(folder: SiteFolder, log: Callable[[str], None]) -> None:
+    """Until the federation's own server answers, over TLS. What Flower's SuperNode says of a server that does
+    not, or that is another's, is for its log."""
+    told = False
+    while True:
+        try:
+            _greet(folder)
+        except ssl.SSLCertVerificationError as error:
+            raise UserError(
+                f"{folder.server} is not this federation's server: {folder.ca} does not vouch for its "
+                f"certificate ({error.verify_message}); is the folder of another federation, or was the "
+                "federation made anew?"
+            ) from None
+        except OSError as error:
+            # a tunnel or proxy whose server is away closes the connection; all else is a plaintext server
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                raise UserError(
+                    f"{folder.server} does not speak TLS, so it is no federation's server; nothing was sent"
+                ) from None
+            if not told:
+                log(f"{folder.name}: no server answers ({error.strerror or error}); trying until one does")
+                told = True
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+def _greet(folder: SiteFolder) -> None:
+    host, _, port = folder.server.rpartition(":")
+    trusted = ssl.create_default_context(cafile=str(folder.ca))
+    with socket.create_connection((host.strip("[]"), int(port)), GREETING_SECONDS) as plain:
+        trusted.wrap_socket(plain, server_hostname=host.strip("[]")).close()
+
+
+def _was_let_in(folder: SiteFolder) -> bool:
+    return LET_IN.encode() in _log_of(folder).read_bytes()
+
+
+def _log_of(folder: SiteFolder) -> Path:
+    return folder.path / "supernode.log"
 
 
 def _run_node(folder: SiteFolder, path: Path) -> str:
     """Flower's SuperNode from its start to its end; what it said at the end."""
-    logfile = folder.path / "supernode.log"
+    logfile = _log_of(folder)
     command = [sys.executable, "-m", "fedgela.flower.supernode", "--superlink", folder.server]
     command += ["--root-certificates", str(folder.ca.resolve())]
     command += ["--auth-supernode-private-key", str(folder.key.resolve())]

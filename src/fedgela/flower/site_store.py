@@ -45,7 +45,9 @@ class SiteStore:
             found = re.match(r"round-(\d+)\.", path.name)
             if found:
                 by_round.setdefault(int(found[1]), []).append(path)
-        past = sorted(round for round in by_round if round <= self.round)
+        # rounds since the last visit that counts were answered too late, or with an update that was refused:
+        # the server never goes back to one of them
+        past = sorted(round for round in by_round if round <= self.visited or round == self.round)
         for round, paths in by_round.items():
             for path in paths:
                 # rounds beyond this one are of a past that the server has taken back
