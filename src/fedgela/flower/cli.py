@@ -170,9 +170,8 @@ def run(
     federation = FederationFolder.read(folder)
     runs = folder / "runs"
     with make_view(Console()) as view:
-        view.goes_on = f"'fedgela federation run {folder} --resume' goes on" + (
-            f" with --out {out}" if out else ""
-        )
+        named = f" --out {out}" if out else ""
+        view.goes_on = f"'fedgela federation run {folder} --resume{named}' goes on"
         if resume:
             out = out or _last(runs)
             result = conducting.resume(federation, out, view)
