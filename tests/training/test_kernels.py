@@ -68,17 +68,6 @@ def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -
     assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_our_convolution_by_rows_is_torchs(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedgela.operations.kernels import convolution
-
-    monkeypatch.setattr(convolution, "BY_ROWS", True)
-    monkeypatch.setattr(convolution, "GRADIENT_BY_ROWS", True)
-    if INTERPRETED:
-        monkeypatch.setattr(convolution, "_exact", lambda x: False)
-    test_our_convolution_is_torchs(shape, DTYPES[-1])
-
-
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_our_pooling_is_torchs(dtype: torch.dtype, relu: bool) -> None:

@@ -8,12 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedgela.operations.kernels import convolution_by_rows
-
 FEW = 8  # output channels up to which the direct kernel is the faster one
 PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
-BY_ROWS = False  # bf16 by convolution_by_rows.py: not measured yet
-GRADIENT_BY_ROWS = False  # the same of the weights' gradient
 
 
 @triton.jit
@@ -158,10 +154,6 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
     N = weight.shape[to]
     OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
     y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
-    if BY_ROWS and not _exact(x):
-        bias = None if bias is None else bias.contiguous()
-        convolution_by_rows.forward(x, weight, bias, y, padding, flipped, False)
-        return y
     few = N <= FEW
     kernel: Any = _direct if few else _unfolded
     block = 256
@@ -180,10 +172,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     G, N, C, K, _ = weight.shape
     columns = C * K * K + 1
-    if GRADIENT_BY_ROWS and not _exact(x):
-        chunks = convolution_by_rows.chunks_of_weight_gradient(dy, x, K, padding, False)
-    else:
-        chunks = _chunks(dy, x, K, padding)
+    chunks = _chunks(dy, x, K, padding)
     count = len(chunks)
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
