@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgela.operations.convolution import MOST_TAPS
 from fedgela.operations.kernels.pooling import after_relu, larger
 
-FILLED = 132 * 4 * 32 * 4  # threads: four warps for each of an H200's schedulers
+FILLED = 132 * 4 * 32 * 2  # threads: two warps for each of an H200's schedulers
 PROGRAMS = 1000  # of one warp each, for the gradient of weights: more of them have more sums to write
 
 # Sizes of images are constants of the kernels: a pixel's place is then part of the instruction that loads it.
@@ -34,26 +34,37 @@ def _pixels(
     zero. There i and j are even, so that the compiler knows which pixels share a window, and loads it once.
     """
     step: tl.constexpr = 2 if POOLED else 1
-    corner = i // step * W + j // step
+    row, column = i // step, j // step
     pixels = ()
     for r in tl.static_range(FIRST, FIRST + ROWS):
         for s in tl.static_range(FIRST, FIRST + COLUMNS):
             seen = inside
             if r < 0:
-                seen = seen & (i >= -r)
+                seen = seen & (row >= -(r // step))
             if LAST_I + r >= H * step:
-                seen = seen & (i < H * step - r)
+                seen = seen & (row < H - r // step)
             if s < 0:
-                seen = seen & (j >= -s)
+                seen = seen & (column >= -(s // step))
             if LAST_J + s >= W * step:
-                seen = seen & (j < W * step - s)
-            place = corner + (r // step * W + s // step)
+                seen = seen & (column < W - s // step)
+            place = row * W + column + (r // step * W + s // step)
             pixel = tl.load(image + place, mask=seen, other=0.0).to(tl.float32)
             if POOLED:
                 chosen = tl.load(which + place, mask=seen, other=-1)
                 pixel = tl.where(chosen == r % 2 * 2 + s % 2, pixel, 0.0)
             pixels = pixels + (pixel,)  # noqa: RUF005 - the compiler knows no other way
     return pixels
+
+
+@triton.jit
+def _largest_of(totals, CORNER: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
+    """Of a 2x2 window of a patch's pixels, compared as they would have been written, and which it is."""
+    best = totals[CORNER].to(DTYPE).to(tl.float32)
+    found = tl.zeros_like(best).to(tl.int8)
+    for p in tl.static_range(1, 4):
+        pixel = totals[CORNER + p // 2 * COLUMNS + p % 2].to(DTYPE).to(tl.float32)
+        best, found = larger(best, found, pixel, p)
+    return best, found
 
 
 @triton.jit(do_not_specialize=["B", "C"])  # compiling takes seconds: once for all numbers of clients
@@ -103,15 +114,12 @@ def _patches(
     for o in tl.static_range(CHANNELS):
         if POOL:
             image = ((g * B + b) * N + first + o) * ((OH // 2) * (OW // 2))
-            for window in tl.static_range(COLUMNS // 2):
-                row, column = i // 2, j // 2 + window
-                # compared as they would have been written
-                best = totals[o * size + 2 * window].to(y.dtype.element_ty).to(tl.float32)
-                found = tl.zeros((BLOCK,), dtype=tl.int8)
-                for p in tl.static_range(1, 4):
-                    pixel = totals[o * size + p // 2 * COLUMNS + 2 * window + p % 2]
-                    pixel = pixel.to(y.dtype.element_ty).to(tl.float32)
-                    best, found = larger(best, found, pixel, p)
+            for window in tl.static_range(size // 4):
+                row, column = i // 2 + window // (COLUMNS // 2), j // 2 + window % (COLUMNS // 2)
+                best, found = _largest_of(
+                    totals, o * size + window // (COLUMNS // 2) * 2 * COLUMNS + window % (COLUMNS // 2) * 2,
+                    COLUMNS, y.dtype.element_ty,
+                )  # fmt: skip
                 if RELU:
                     best, found = after_relu(best, found)
                 seen = inside & (row < OH // 2) & (column < OW // 2)
@@ -227,7 +235,7 @@ def convolve(
 
 def _patch(images: int, N: int, OH: int, OW: int) -> tuple[int, int, int, int]:
     """The largest patch whose threads still fill a GPU."""
-    for columns, channels in ((4, 3), (2, 6)):
+    for columns, channels in ((4, 6), (2, 6)):
         if images * OH * OW // (2 * columns) * (N // _in_groups(N, channels)) >= FILLED:
             return 2, columns, channels, 64
     return 2, 2, 3, 32
