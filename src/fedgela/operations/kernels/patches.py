@@ -57,6 +57,14 @@ def _pixels(
 
 
 @triton.jit
+def _add(total, factors, pixels, SIDE: tl.constexpr, CORNER: tl.constexpr, SPREAD: tl.constexpr):
+    """Add to a total the SIDE x SIDE pixels from a corner on, times the factors; rows have SPREAD pixels."""
+    for n in tl.static_range(SIDE * SIDE):
+        total += factors[n] * pixels[CORNER + n // SIDE * SPREAD + n % SIDE]
+    return total
+
+
+@triton.jit
 def _largest_of(totals, CORNER: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
     """Of a 2x2 window of a patch's pixels, compared as they would have been written, and which it is."""
     best = totals[CORNER].to(DTYPE).to(tl.float32)
@@ -106,9 +114,9 @@ def _patches(
                 tap = tl.load(weight + g * wg + (first + o) * wo + c * wc + (K * K - 1 - k if FLIPPED else k))
                 taps = taps + (tap.to(tl.float32),)  # noqa: RUF005
             for p in tl.static_range(size):
-                total = totals[o * size + p]
-                for k in tl.static_range(K * K):
-                    total += taps[k] * pixels[(p // COLUMNS + k // K) * spread + p % COLUMNS + k % K]
+                total = _add(
+                    totals[o * size + p], taps, pixels, K, p // COLUMNS * spread + p % COLUMNS, spread
+                )
                 sums = sums + (total,)  # noqa: RUF005
         totals = sums
     for o in tl.static_range(CHANNELS):
@@ -167,9 +175,7 @@ def _chunks_by_patches(
                 dy + start, which + start, i, j, inside, SH, SW, 2 * down - 2, 2 * across - 2, 0, 2, 2, POOLED
             )
             for k in tl.static_range(K * K):
-                total = totals[o * columns + k]
-                for p in tl.static_range(4):
-                    total += slopes[p] * pixels[(p // 2 + k // K) * spread + p % 2 + k % K]
+                total = _add(totals[o * columns + k], slopes, pixels, 2, k // K * spread + k % K, spread)
                 sums = sums + (total,)  # noqa: RUF005
             total = totals[o * columns + K * K] + ((slopes[0] + slopes[1]) + (slopes[2] + slopes[3]))
             sums = sums + (total,)  # noqa: RUF005
