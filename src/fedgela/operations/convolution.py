@@ -94,7 +94,7 @@ torch.library.register_vmap("fedgela::convolve", _convolve_stacked)
 def convolve_and_pool(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """`pool` of `convolve`, the same to the last bit, without what is between them."""
+    """`pool` of `convolve`, without writing what is between them."""
     from fedgela.operations.kernels.convolution import forward_and_pool
 
     return forward_and_pool(x, weight, bias, padding, relu)
