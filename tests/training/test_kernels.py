@@ -13,11 +13,12 @@ from torch.nn import functional as F
 
 from fedgela.operations import dispatch
 from fedgela.operations.batch import gather
-from fedgela.operations.convolution import convolve
+from fedgela.operations.convolution import convolve, convolve_and_pool
 from fedgela.operations.dispatch import TRITON
 from fedgela.operations.linear import linear
 from fedgela.operations.loss import cross_entropy, losses_of, record
 from fedgela.operations.pooling import pool
+from fedgela.training import stacking
 from fedgela.training.stacking import make_stackable
 
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
@@ -68,15 +69,74 @@ def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -
     assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_our_convolution_by_rows_is_torchs(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)  # they take long to compile
+def test_our_convolution_by_patches_is_torchs(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fedgela.operations.kernels import convolution
 
-    monkeypatch.setattr(convolution, "BY_ROWS", True)
-    monkeypatch.setattr(convolution, "GRADIENT_BY_ROWS", True)
-    if INTERPRETED:
-        monkeypatch.setattr(convolution, "_exact", lambda x: False)
-    test_our_convolution_is_torchs(shape, DTYPES[-1])
+    monkeypatch.setattr(convolution, "BY_PATCHES", 32)
+    monkeypatch.setattr(convolution, "GRADIENT_BY_PATCHES", True)
+    test_our_convolution_is_torchs(shape, dtype)
+
+
+POOLED = [(3, 7, 3, 32, 32, 6, 5, 0), (2, 9, 4, 9, 13, 7, 3, 1), (1, 2, 1, 8, 9, 16, 2, 1)]
+if INTERPRETED:
+    POOLED = [(2, 2, 2, 6, 7, 3, 3, 0), (1, 1, 1, 7, 6, 4, 2, 1)]  # odd rows and columns are in no window
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("patches", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", POOLED, ids=str)
+def test_our_convolution_with_pooling_is_torchs(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    patches: bool,
+    relu: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fedgela.operations.kernels import convolution
+
+    monkeypatch.setattr(convolution, "GRADIENT_BY_PATCHES", patches)
+    G, B, C, H, W, outputs, k, padding = shape
+    torch.manual_seed(0)
+    # products of small whole numbers are exact in any type, so that both take the same of equal pixels
+    x = torch.randint(-2, 3, (G, B, C, H, W), device=DEVICE).to(dtype).requires_grad_()
+    w = torch.randint(-1, 2, (G, outputs, C, k, k), device=DEVICE).to(dtype).requires_grad_()
+    b = torch.randint(-2, 3, (G, outputs), device=DEVICE).to(dtype).requires_grad_()
+
+    def one(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y: Tensor = convolve_and_pool(x[None], w[None], b[None], padding, relu)[0]
+        return y.squeeze(0)
+
+    y = vmap(one)(x, w, b)
+    full = torch.stack(
+        [F.conv2d(x[g].float(), w[g].float(), b[g].float(), padding=padding) for g in range(G)]
+    )
+    full = full + (full.round() - full).detach()  # the libraries' ways are not all exact
+    expected = F.max_pool2d(full.flatten(0, 1), 2).unflatten(0, (G, B))
+    expected = expected.relu() if relu else expected
+    assert torch.equal(y.float(), expected)
+    slope = torch.randn_like(y)
+    ours = torch.autograd.grad(y, (x, w, b), slope)
+    theirs = torch.autograd.grad(expected, (x, w, b), slope.float())
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_near(mine, other, dtype)
+    again = torch.autograd.grad(vmap(one)(x, w, b), (x, w, b), slope)
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, again, strict=True))
+
+
+def test_a_nan_is_the_largest_of_its_window_with_pooling() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 1, 5, 5, device=DEVICE)
+    x[..., 0, 0] = torch.nan
+    w, b = torch.randn(1, 2, 1, 2, 2, device=DEVICE), torch.zeros(1, 2, device=DEVICE)
+    found = convolve_and_pool(x, w, b, 0, True)
+    for one, other in zip(found, pool(convolve(x, w, b, 0), True), strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+    assert found[0].isnan().sum() == 2
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -173,7 +233,9 @@ def test_a_batch_is_gathered_and_normalised(dtype: torch.dtype) -> None:
     torch.testing.assert_close(x, torch.addcmul(shift, images[rows], scale).to(dtype), rtol=0.01, atol=1e-5)
 
 
-def test_a_net_of_our_layers_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [0, 32])
+def test_a_net_of_our_layers_is_the_plain_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacking, "MOST_CHANNELS_WITH_POOLING", at_once)
     torch.manual_seed(0)
     layers = nn.Sequential(
         nn.Conv2d(1, 2, 3),
@@ -199,7 +261,9 @@ def test_a_net_of_our_layers_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -
     theirs = gradients(layers)
     monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
     called: list[nn.Module] = []
-    ours[2].register_forward_hook(lambda module, *_: called.append(module))
+    for layer in ours[1:3]:
+        layer.register_forward_hook(lambda module, *_: called.append(module))
     for one, other in zip(gradients(ours), theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert not called  # the ReLU was done by the pooling before it
+    # the ReLU was done by the pooling before it, or both by the convolution
+    assert called == [] if at_once else called == [ours[1]]

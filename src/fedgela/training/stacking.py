@@ -12,30 +12,42 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgela.operations import dispatch
-from fedgela.operations.convolution import convolve
+from fedgela.operations.convolution import MOST_TAPS, convolve, convolve_and_pool
 from fedgela.operations.dispatch import in_front
 from fedgela.operations.linear import linear
 from fedgela.operations.pooling import pool
 
 MOST_CHANNELS = 32  # of a layer that our kernels are made for; the libraries are good from 64 on
+MOST_CHANNELS_WITH_POOLING = 0  # of a layer that does the pooling after it: not measured yet
 MOST_UNITS = 1024  # the same of a linear layer's inputs and outputs
 
 
 class ClientConv2d(nn.Conv2d):
-    """nn.Conv2d by `convolve` on a GPU; elsewhere itself."""
+    """nn.Conv2d by `convolve` on a GPU; elsewhere itself. On a GPU, asked for, 2x2 max pooling follows, and a
+    ReLU."""
 
     @property
     def casts(self) -> bool:
         """Whether it reads weights of any type as they are."""
         return dispatch.by_kernels(self.weight)
 
-    def forward(self, input: Tensor) -> Tensor:
+    @property
+    def pools(self) -> bool:
+        """Whether it is good at the pooling after it."""
+        few = self.out_channels <= MOST_CHANNELS_WITH_POOLING
+        return few and self.kernel_size[0] * self.kernel_size[1] <= MOST_TAPS
+
+    def forward(self, input: Tensor, pooled: bool = False, relu: bool = False) -> Tensor:
         if not dispatch.by_kernels(input):
             return super().forward(input)
         if torch.is_autocast_enabled("cuda"):
             input = input.to(torch.get_autocast_dtype("cuda"))
         bias = None if self.bias is None else self.bias[None]
-        y: Tensor = convolve(input[None], self.weight[None], bias, int(self.padding[0]))
+        y: Tensor
+        if pooled:
+            y, _ = convolve_and_pool(input[None], self.weight[None], bias, int(self.padding[0]), relu)
+        else:
+            y = convolve(input[None], self.weight[None], bias, int(self.padding[0]))
         return y.squeeze(0)
 
 
@@ -133,18 +145,28 @@ class ClientLinear(nn.Linear):
 
 
 class ClientSequential(nn.Sequential):
-    """nn.Sequential, in which on a GPU a layer of ours does the ReLU after it on its way."""
+    """nn.Sequential, in which on a GPU a layer of ours does the pooling and the ReLU after it on its way."""
 
     def forward(self, input: Any) -> Any:
         if not (isinstance(input, Tensor) and dispatch.by_kernels(input)):
             return super().forward(input)  # type: ignore[no-untyped-call]
-        done = False  # this layer, with the one before it
-        for layer, after in zip(self, [*self, None][1:], strict=True):
-            if not done:
-                done = isinstance(layer, ClientMaxPool2d | ClientLinear) and type(after) is nn.ReLU
-                input = layer(input, relu=True) if done else layer(input)
+        layers = list(self)[::-1]
+
+        def followed_by(kind: type[nn.Module]) -> bool:
+            """Whether such a layer comes next. If so, it is done with the one before it."""
+            follows = bool(layers) and type(layers[-1]) is kind
+            if follows:
+                layers.pop()
+            return follows
+
+        while layers:
+            layer = layers.pop()
+            if isinstance(layer, ClientConv2d) and layer.pools and followed_by(ClientMaxPool2d):
+                input = layer(input, pooled=True, relu=followed_by(nn.ReLU))
+            elif isinstance(layer, ClientMaxPool2d | ClientLinear):
+                input = layer(input, relu=followed_by(nn.ReLU))
             else:
-                done = False
+                input = layer(input)
         return input
 
 

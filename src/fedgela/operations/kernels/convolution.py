@@ -1,5 +1,6 @@
 """Convolutions: direct for few output channels, else a product with the unfolded image, whose columns are
-gathered on the way and never written. Sums are in float32."""
+gathered on the way and never written; or by patches, alone or with the pooling after it. Sums are in
+float32."""
 
 from typing import Any
 
@@ -8,12 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedgela.operations.kernels import convolution_by_rows
+from fedgela.operations.kernels import patches
 
 FEW = 8  # output channels up to which the direct kernel is the faster one
 PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
-BY_ROWS = False  # bf16 by convolution_by_rows.py: not measured yet
-GRADIENT_BY_ROWS = False  # the same of the weights' gradient
+BY_PATCHES = 0  # output channels up to which patches are faster: not measured yet
+GRADIENT_BY_PATCHES = False  # the same of the weights' gradient
 
 
 @triton.jit
@@ -87,12 +88,13 @@ def _unfolded(
 
 @triton.jit
 def _chunks_of_weight_gradient(
-    x, dy, chunks, B, C, N, G, H, W, OH, OW, sg, sb, sc, sh, sw,
-    K: tl.constexpr, PADDING: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr,
+    x, dy, which, chunks, B, C, N, G, H, W, OH, OW, sg, sb, sc, sh, sw,
+    K: tl.constexpr, PADDING: tl.constexpr, EXACT: tl.constexpr, POOLED: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """chunks[n, g, o, k]: the sum over the n-th chunk of pixels m of dy[o, m] x[k, m]; the last k is a column
-    of ones, for the bias."""
+    of ones, for the bias. POOLED slopes are those of 2x2 windows, of which `which` says the pixel that they
+    belong to."""
     g = tl.program_id(2)
     k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     o = tl.arange(0, BLOCK_O)
@@ -112,11 +114,17 @@ def _chunks_of_weight_gradient(
         pixels = tl.load(x + place, mask=seen, other=0.0)
         ones = inside[:, None] & (k == C * K * K)[None, :]
         pixels = tl.where(ones, 1.0, pixels).to(x.dtype.element_ty)
-        slopes = tl.load(
-            dy + ((g * B + b) * N * OH * OW + ij)[None, :] + (o * (OH * OW))[:, None],
-            mask=inside[None, :] & (o < N)[:, None],
-            other=0.0,
-        ).to(pixels.dtype)
+        if POOLED:
+            row, column = ij // OW, ij % OW
+            size, at = OH // 2 * (OW // 2), row // 2 * (OW // 2) + column // 2
+        else:
+            size, at = OH * OW, ij
+        place = ((g * B + b) * N * size + at)[None, :] + (o * size)[:, None]
+        there = inside[None, :] & (o < N)[:, None]
+        slopes = tl.load(dy + place, mask=there, other=0.0).to(pixels.dtype)
+        if POOLED:
+            chosen = tl.load(which + place, mask=there, other=-1)
+            slopes = tl.where(chosen == (row % 2 * 2 + column % 2)[None, :], slopes, 0.0).to(pixels.dtype)
         total += tl.dot(slopes, pixels, input_precision="ieee" if EXACT else None)
     out = chunks + ((tl.program_id(0) * G + g) * N + o[:, None]) * (C * K * K + 1) + k[None, :]
     tl.store(out, total, mask=(o < N)[:, None] & (k <= C * K * K)[None, :])
@@ -151,6 +159,8 @@ def _exact(x: Tensor) -> bool:
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flipped: bool = False) -> Tensor:
     """`flipped` convolves back: from the weight's outputs to its inputs."""
+    if weight.shape[2 if flipped else 1] <= BY_PATCHES and patches.fits(weight):
+        return patches.convolve(x, weight, bias, padding, flipped)[0]
     G, B, C, H, W = x.shape
     weight = weight.contiguous()
     K = weight.shape[3]
@@ -158,10 +168,6 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
     N = weight.shape[to]
     OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
     y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
-    if BY_ROWS and not _exact(x):
-        bias = None if bias is None else bias.contiguous()
-        convolution_by_rows.forward(x, weight, bias, y, padding, flipped, False)
-        return y
     few = N <= FEW
     kernel: Any = _direct if few else _unfolded
     block = 256
@@ -177,25 +183,49 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flippe
     return y
 
 
-def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    G, N, C, K, _ = weight.shape
-    columns = C * K * K + 1
-    if GRADIENT_BY_ROWS and not _exact(x):
-        chunks = convolution_by_rows.chunks_of_weight_gradient(dy, x, K, padding, False)
+def forward_and_pool(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, relu: bool
+) -> tuple[Tensor, Tensor]:
+    return patches.convolve(x, weight, bias, padding, pool=True, relu=relu)
+
+
+def input_gradient_of_pooled(
+    dy: Tensor, which: Tensor, weight: Tensor, padding: int, H: int, W: int
+) -> Tensor:
+    """H and W are the input's."""
+    K = weight.shape[3]
+    convolved = (H + 2 * padding - K + 1, W + 2 * padding - K + 1)
+    pooled = (which, convolved)
+    return patches.convolve(dy, weight, None, K - 1 - padding, flipped=True, pooled=pooled)[0]
+
+
+def weight_gradient(
+    dy: Tensor, x: Tensor, weight: Tensor, padding: int, which: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """With a `which`, dy is the slopes of 2x2 windows, and it says the pixels that they belong to."""
+    K = weight.shape[3]
+    if GRADIENT_BY_PATCHES and patches.fits(weight):
+        chunks = patches.chunks_of_weight_gradient(dy, which, x, K, padding)
     else:
-        chunks = _chunks(dy, x, K, padding)
-    count = len(chunks)
+        chunks = _chunks(dy.contiguous(), which, x, K, padding)
+    return sum_of_chunks(chunks, weight)
+
+
+def sum_of_chunks(chunks: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    count, G, N, columns = chunks.shape
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    dbias = torch.empty(G, N, device=x.device, dtype=weight.dtype)
+    dbias = torch.empty(G, N, device=weight.device, dtype=weight.dtype)
     size = G * N * columns
     kernel: Any = _sum_of_chunks
     kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
     return dweight, dbias
 
 
-def _chunks(dy: Tensor, x: Tensor, K: int, padding: int) -> Tensor:
+def _chunks(dy: Tensor, which: Tensor | None, x: Tensor, K: int, padding: int) -> Tensor:
     G, B, C, H, W = x.shape
     N, OH, OW = dy.shape[2:]
+    if which is not None:
+        OH, OW = 2 * OH, 2 * OW  # a pixel in no window has no slope
     columns = C * K * K + 1
     block = 128 if columns <= 128 else 64
     pixels = 512  # of a chunk
@@ -205,7 +235,8 @@ def _chunks(dy: Tensor, x: Tensor, K: int, padding: int) -> Tensor:
     chunks = torch.empty(count, G, N, columns, device=x.device)
     kernel: Any = _chunks_of_weight_gradient
     kernel[(count, triton.cdiv(columns, block), G)](
-        x, dy, chunks, B, C, N, G, H, W, OH, OW, *x.stride(), K, padding, _exact(x), pixels,
+        x, dy, dy if which is None else which, chunks, B, C, N, G, H, W, OH, OW, *x.stride(),
+        K, padding, _exact(x), which is not None, pixels,
         32, max(16, triton.next_power_of_2(N)), block, num_warps=4,
     )  # fmt: skip
     return chunks

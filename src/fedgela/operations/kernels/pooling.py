@@ -12,21 +12,31 @@ BLOCK = 512
 
 
 @triton.jit
+def larger(best, found, pixel, k):
+    """The larger of the best pixel so far and the window's k-th, and which that is; of equal ones the first,
+    and a NaN is the largest, as torch has it."""
+    better = (pixel > best) | (pixel != pixel)
+    return tl.where(better, pixel, best), tl.where(better, k, found).to(tl.int8)
+
+
+@triton.jit
+def after_relu(best, found):
+    """Where it cuts off, the largest is none of the pixels."""
+    return tl.where(best <= 0, 0.0, best), tl.where(best <= 0, -1, found).to(tl.int8)
+
+
+@triton.jit
 def _largest(x, y, which, size, H, W, OH, OW, RELU: tl.constexpr, BLOCK: tl.constexpr):
-    """Of windows of 2x2; of equal pixels the first, and a NaN is the largest, as torch has it.
-    Where ReLU cuts it off, it is none of the pixels."""
+    """Of windows of 2x2."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, i, j)
     corner = n // (OH * OW) * (H * W) + n // OW % OH * 2 * W + n % OW * 2
     best = tl.load(x + corner, mask=n < size, other=0.0).to(tl.float32)
     found = tl.zeros((BLOCK,), dtype=tl.int8)
     for k in tl.static_range(1, 4):
         pixel = tl.load(x + corner + k // 2 * W + k % 2, mask=n < size, other=0.0).to(tl.float32)
-        better = (pixel > best) | (pixel != pixel)
-        best = tl.where(better, pixel, best)
-        found = tl.where(better, k, found).to(tl.int8)
+        best, found = larger(best, found, pixel, k)
     if RELU:
-        found = tl.where(best <= 0, -1, found).to(tl.int8)
-        best = tl.where(best <= 0, 0.0, best)
+        best, found = after_relu(best, found)
     tl.store(y + n, best.to(y.dtype.element_ty), mask=n < size)
     tl.store(which + n, found, mask=n < size)
 
