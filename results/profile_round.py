@@ -21,7 +21,7 @@ from fedgela.resolve import resolve
 from fedgela.server import Server
 
 KINDS = {  # by what a kernel's name holds, the first that fits
-    "convolutions": ("conv", "wgrad", "dgrad", "fprop", "_direct", "_unfolded", "_rows", "_chunks", "nhwc"),
+    "convolutions": ("conv", "wgrad", "dgrad", "fprop", "_patches", "_unfolded", "_chunks", "nhwc"),
     "pooling": ("pool", "_largest"),
     "linear layers": ("gemm", "nvjet", "cutlass", "splitK", "cublas", "_linear"),
     "optimiser and copies to bf16": ("multi_tensor",),

@@ -18,7 +18,6 @@ from fedgela.operations.dispatch import TRITON
 from fedgela.operations.linear import linear
 from fedgela.operations.loss import cross_entropy, losses_of, record
 from fedgela.operations.pooling import pool
-from fedgela.training import stacking
 from fedgela.training.stacking import make_stackable
 
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
@@ -69,37 +68,25 @@ def test_our_convolution_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -
     assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)  # they take long to compile
-def test_our_convolution_by_patches_is_torchs(
-    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedgela.operations.kernels import convolution
-
-    monkeypatch.setattr(convolution, "BY_PATCHES", 32)
-    monkeypatch.setattr(convolution, "GRADIENT_BY_PATCHES", True)
-    test_our_convolution_is_torchs(shape, dtype)
-
-
 POOLED = [(3, 7, 3, 32, 32, 6, 5, 0), (2, 9, 4, 9, 13, 7, 3, 1), (1, 2, 1, 8, 9, 16, 2, 1)]
 if INTERPRETED:
     POOLED = [(2, 2, 2, 6, 7, 3, 3, 0), (1, 1, 1, 7, 6, 4, 2, 1)]  # odd rows and columns are in no window
 
 
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("patches", [False, True])
+@pytest.mark.parametrize("filled", [1, 10**9], ids=["largest patch", "smallest patch"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", POOLED, ids=str)
 def test_our_convolution_with_pooling_is_torchs(
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    patches: bool,
+    filled: int,
     relu: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from fedgela.operations.kernels import convolution
+    from fedgela.operations.kernels import patches
 
-    monkeypatch.setattr(convolution, "GRADIENT_BY_PATCHES", patches)
+    monkeypatch.setattr(patches, "FILLED", filled)
     G, B, C, H, W, outputs, k, padding = shape
     torch.manual_seed(0)
     # products of small whole numbers are exact in any type, so that both take the same of equal pixels
@@ -233,9 +220,7 @@ def test_a_batch_is_gathered_and_normalised(dtype: torch.dtype) -> None:
     torch.testing.assert_close(x, torch.addcmul(shift, images[rows], scale).to(dtype), rtol=0.01, atol=1e-5)
 
 
-@pytest.mark.parametrize("at_once", [0, 32])
-def test_a_net_of_our_layers_is_the_plain_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacking, "MOST_CHANNELS_WITH_POOLING", at_once)
+def test_a_net_of_our_layers_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(
         nn.Conv2d(1, 2, 3),
@@ -265,5 +250,4 @@ def test_a_net_of_our_layers_is_the_plain_one(at_once: int, monkeypatch: pytest.
         layer.register_forward_hook(lambda module, *_: called.append(module))
     for one, other in zip(gradients(ours), theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    # the ReLU was done by the pooling before it, or both by the convolution
-    assert called == [] if at_once else called == [ours[1]]
+    assert called == []  # pooling and ReLU were done by the convolution before them

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgela.operations.dispatch import in_front
 
-MOST_TAPS = 25  # of a kernel whose window fits into a thread's registers, as pooling with it needs
+MOST_TAPS = 25  # of a kernel whose window fits into a thread's registers
 
 
 @torch.library.custom_op("fedgela::convolve", mutates_args=())

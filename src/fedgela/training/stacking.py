@@ -18,7 +18,6 @@ from fedgela.operations.linear import linear
 from fedgela.operations.pooling import pool
 
 MOST_CHANNELS = 32  # of a layer that our kernels are made for; the libraries are good from 64 on
-MOST_CHANNELS_WITH_POOLING = 0  # of a layer that does the pooling after it: not measured yet
 MOST_UNITS = 1024  # the same of a linear layer's inputs and outputs
 
 
@@ -30,12 +29,6 @@ class ClientConv2d(nn.Conv2d):
     def casts(self) -> bool:
         """Whether it reads weights of any type as they are."""
         return dispatch.by_kernels(self.weight)
-
-    @property
-    def pools(self) -> bool:
-        """Whether it is good at the pooling after it."""
-        few = self.out_channels <= MOST_CHANNELS_WITH_POOLING
-        return few and self.kernel_size[0] * self.kernel_size[1] <= MOST_TAPS
 
     def forward(self, input: Tensor, pooled: bool = False, relu: bool = False) -> Tensor:
         if not dispatch.by_kernels(input):
@@ -55,6 +48,7 @@ def fits(layer: nn.Conv2d) -> bool:
     """Whether our kernels can do this layer, and are good at it."""
     return (
         max(layer.in_channels, layer.out_channels) <= MOST_CHANNELS
+        and layer.kernel_size[0] * layer.kernel_size[1] <= MOST_TAPS
         and layer.groups == 1
         and layer.stride == (1, 1)
         and layer.dilation == (1, 1)
@@ -161,7 +155,7 @@ class ClientSequential(nn.Sequential):
 
         while layers:
             layer = layers.pop()
-            if isinstance(layer, ClientConv2d) and layer.pools and followed_by(ClientMaxPool2d):
+            if isinstance(layer, ClientConv2d) and followed_by(ClientMaxPool2d):
                 input = layer(input, pooled=True, relu=followed_by(nn.ReLU))
             elif isinstance(layer, ClientMaxPool2d | ClientLinear):
                 input = layer(input, relu=followed_by(nn.ReLU))

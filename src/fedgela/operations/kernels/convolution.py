@@ -1,6 +1,6 @@
-"""Convolutions: direct for few output channels, else a product with the unfolded image, whose columns are
-gathered on the way and never written; or by patches, alone or with the pooling after it. Sums are in
-float32."""
+"""Convolutions: by patches for few output channels, for the pooling after them, and for the gradient of the
+weights; else a product with the unfolded image, whose columns are gathered on the way and never written.
+Sums are in float32."""
 
 from typing import Any
 
@@ -11,42 +11,9 @@ from torch import Tensor
 
 from fedgela.operations.kernels import patches
 
-FEW = 8  # output channels up to which the direct kernel is the faster one
+# by measurement on an H200, as all sizes of blocks
+FEW = 8  # output channels up to which patches are the faster way
 PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
-BY_PATCHES = 0  # output channels up to which patches are faster: not measured yet
-GRADIENT_BY_PATCHES = False  # the same of the weights' gradient
-
-
-@triton.jit
-def _direct(
-    x, weight, bias, y, B, C, N, H, W, OH, OW, sg, sb, sc, sh, sw, wg, wo, wc,
-    K: tl.constexpr, PADDING: tl.constexpr, FLIPPED: tl.constexpr, BIAS: tl.constexpr, EXACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Output pixels m = (b, i, j) of a block, all output channels o of client g."""
-    g = tl.program_id(1)
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    o = tl.arange(0, BLOCK_O)
-    b, ij = m // (OH * OW), m % (OH * OW)
-    i, j = ij // OW - PADDING, ij % OW - PADDING
-    inside = m < B * OH * OW
-    corner = x + g * sg + b * sb + i * sh + j * sw
-    taps = weight + g * wg + o * wo
-    total = tl.zeros((BLOCK_O, BLOCK_M), dtype=tl.float32)
-    for c in range(0, C):
-        for u in tl.static_range(K):
-            for v in tl.static_range(K):
-                seen = inside
-                if PADDING > 0:
-                    seen = seen & (i + u >= 0) & (i + u < H) & (j + v >= 0) & (j + v < W)
-                pixel = tl.load(corner + c * sc + u * sh + v * sw, mask=seen, other=0.0)
-                tap = (K * K - 1 - u * K - v) if FLIPPED else (u * K + v)
-                factor = tl.load(taps + c * wc + tap, mask=o < N, other=0.0)
-                total += factor.to(tl.float32)[:, None] * pixel.to(tl.float32)[None, :]
-    if BIAS:
-        total += tl.load(bias + g * N + o, mask=o < N, other=0.0).to(tl.float32)[:, None]
-    out = y + ((g * B + b) * N * OH * OW + ij)[None, :] + (o * (OH * OW))[:, None]
-    tl.store(out, total.to(y.dtype.element_ty), mask=inside[None, :] & (o < N)[:, None])
 
 
 @triton.jit
@@ -55,7 +22,8 @@ def _unfolded(
     K: tl.constexpr, PADDING: tl.constexpr, FLIPPED: tl.constexpr, BIAS: tl.constexpr, EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The same as a product over k = (c, u, v)."""
+    """Output pixels m = (b, i, j) of a block, all output channels o of client g, as a product over
+    k = (c, u, v)."""
     g = tl.program_id(1)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     o = tl.arange(0, BLOCK_O)
@@ -87,50 +55,6 @@ def _unfolded(
 
 
 @triton.jit
-def _chunks_of_weight_gradient(
-    x, dy, which, chunks, B, C, N, G, H, W, OH, OW, sg, sb, sc, sh, sw,
-    K: tl.constexpr, PADDING: tl.constexpr, EXACT: tl.constexpr, POOLED: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """chunks[n, g, o, k]: the sum over the n-th chunk of pixels m of dy[o, m] x[k, m]; the last k is a column
-    of ones, for the bias. POOLED slopes are those of 2x2 windows, of which `which` says the pixel that they
-    belong to."""
-    g = tl.program_id(2)
-    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    o = tl.arange(0, BLOCK_O)
-    c, uv = k // (K * K), k % (K * K)
-    u, v = uv // K, uv % K
-    total = tl.zeros((BLOCK_O, BLOCK_K), dtype=tl.float32)
-    for start in range(0, CHUNK, BLOCK_M):
-        m = tl.program_id(0) * CHUNK + start + tl.arange(0, BLOCK_M)
-        b, ij = m // (OH * OW), m % (OH * OW)
-        i, j = ij // OW - PADDING, ij % OW - PADDING
-        inside = m < B * OH * OW
-        seen = inside[:, None] & (k < C * K * K)[None, :]
-        if PADDING > 0:
-            row, column = i[:, None] + u[None, :], j[:, None] + v[None, :]
-            seen = seen & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-        place = (g * sg + b * sb + i * sh + j * sw)[:, None] + (c * sc + u * sh + v * sw)[None, :]
-        pixels = tl.load(x + place, mask=seen, other=0.0)
-        ones = inside[:, None] & (k == C * K * K)[None, :]
-        pixels = tl.where(ones, 1.0, pixels).to(x.dtype.element_ty)
-        if POOLED:
-            row, column = ij // OW, ij % OW
-            size, at = OH // 2 * (OW // 2), row // 2 * (OW // 2) + column // 2
-        else:
-            size, at = OH * OW, ij
-        place = ((g * B + b) * N * size + at)[None, :] + (o * size)[:, None]
-        there = inside[None, :] & (o < N)[:, None]
-        slopes = tl.load(dy + place, mask=there, other=0.0).to(pixels.dtype)
-        if POOLED:
-            chosen = tl.load(which + place, mask=there, other=-1)
-            slopes = tl.where(chosen == (row % 2 * 2 + column % 2)[None, :], slopes, 0.0).to(pixels.dtype)
-        total += tl.dot(slopes, pixels, input_precision="ieee" if EXACT else None)
-    out = chunks + ((tl.program_id(0) * G + g) * N + o[:, None]) * (C * K * K + 1) + k[None, :]
-    tl.store(out, total, mask=(o < N)[:, None] & (k <= C * K * K)[None, :])
-
-
-@triton.jit
 def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """Summed in a fixed order, the same at every run, and written where weight and bias have them."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (g, o, k)
@@ -154,31 +78,26 @@ def _exact(x: Tensor) -> bool:
     return x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
 
 
-# The sizes of blocks below are by measurement on an H200.
-
-
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flipped: bool = False) -> Tensor:
     """`flipped` convolves back: from the weight's outputs to its inputs."""
-    if weight.shape[2 if flipped else 1] <= BY_PATCHES and patches.fits(weight):
+    to, of = (2, 1) if flipped else (1, 2)
+    N = weight.shape[to]
+    if N <= FEW:
         return patches.convolve(x, weight, bias, padding, flipped)[0]
     G, B, C, H, W = x.shape
     weight = weight.contiguous()
     K = weight.shape[3]
-    to, of = (2, 1) if flipped else (1, 2)
-    N = weight.shape[to]
     OH, OW = H + 2 * padding - K + 1, W + 2 * padding - K + 1
     y = torch.empty(G, B, N, OH, OW, device=x.device, dtype=x.dtype)
-    few = N <= FEW
-    kernel: Any = _direct if few else _unfolded
     block = 256
     while block > 64 and G * triton.cdiv(B * OH * OW, block) < PROGRAMS:
         block //= 2
+    kernel: Any = _unfolded
     kernel[(triton.cdiv(B * OH * OW, block), G)](
         x, weight, weight if bias is None else bias.contiguous(), y, B, C, N, H, W, OH, OW,
         *x.stride(), weight.stride(0), weight.stride(to), weight.stride(of),
         K, padding, flipped, bias is not None, _exact(x),
-        block, max(4 if few else 16, triton.next_power_of_2(N)), 32,
-        num_warps=max(1, block // 128) if few else block // 64,
+        block, max(16, triton.next_power_of_2(N)), 32, num_warps=block // 64,
     )  # fmt: skip
     return y
 
@@ -203,15 +122,7 @@ def weight_gradient(
     dy: Tensor, x: Tensor, weight: Tensor, padding: int, which: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """With a `which`, dy is the slopes of 2x2 windows, and it says the pixels that they belong to."""
-    K = weight.shape[3]
-    if GRADIENT_BY_PATCHES and patches.fits(weight):
-        chunks = patches.chunks_of_weight_gradient(dy, which, x, K, padding)
-    else:
-        chunks = _chunks(dy.contiguous(), which, x, K, padding)
-    return sum_of_chunks(chunks, weight)
-
-
-def sum_of_chunks(chunks: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    chunks = patches.chunks_of_weight_gradient(dy, which, x, weight.shape[3], padding)
     count, G, N, columns = chunks.shape
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     dbias = torch.empty(G, N, device=weight.device, dtype=weight.dtype)
@@ -219,24 +130,3 @@ def sum_of_chunks(chunks: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     kernel: Any = _sum_of_chunks
     kernel[(triton.cdiv(size, 32),)](chunks, dweight, dbias, count, size, columns, 32, 32, num_warps=4)
     return dweight, dbias
-
-
-def _chunks(dy: Tensor, which: Tensor | None, x: Tensor, K: int, padding: int) -> Tensor:
-    G, B, C, H, W = x.shape
-    N, OH, OW = dy.shape[2:]
-    if which is not None:
-        OH, OW = 2 * OH, 2 * OW  # a pixel in no window has no slope
-    columns = C * K * K + 1
-    block = 128 if columns <= 128 else 64
-    pixels = 512  # of a chunk
-    while pixels > 128 and G * triton.cdiv(B * OH * OW, pixels) * triton.cdiv(columns, block) < PROGRAMS / 3:
-        pixels //= 2
-    count = triton.cdiv(B * OH * OW, pixels)
-    chunks = torch.empty(count, G, N, columns, device=x.device)
-    kernel: Any = _chunks_of_weight_gradient
-    kernel[(count, triton.cdiv(columns, block), G)](
-        x, dy, dy if which is None else which, chunks, B, C, N, G, H, W, OH, OW, *x.stride(),
-        K, padding, _exact(x), which is not None, pixels,
-        32, max(16, triton.next_power_of_2(N)), block, num_warps=4,
-    )  # fmt: skip
-    return chunks

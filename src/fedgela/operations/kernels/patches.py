@@ -16,7 +16,8 @@ from torch import Tensor
 from fedgela.operations.convolution import MOST_TAPS
 from fedgela.operations.kernels.pooling import after_relu, larger
 
-FILLED = 132 * 4 * 32 * 2  # threads: two warps for each of an H200's schedulers
+# by measurement on an H200, as the sizes of patches
+FILLED = 25_000  # threads that keep a GPU busy
 PROGRAMS = 1000  # of one warp each, for the gradient of weights: more of them have more sums to write
 
 # Sizes of images are constants of the kernels: a pixel's place is then part of the instruction that loads it.
@@ -187,10 +188,6 @@ def _chunks_by_patches(
         tl.store(row + C * K * K, tl.sum(totals[o * columns + K * K], axis=0), mask=c == 0)
 
 
-def fits(weight: Tensor) -> bool:
-    return weight.shape[3] * weight.shape[4] <= MOST_TAPS
-
-
 def _in_groups(channels: int, most: int) -> int:
     """The largest size of equal groups of at most so many channels."""
     return next(size for size in range(min(channels, most), 0, -1) if channels % size == 0)
@@ -210,12 +207,10 @@ def convolve(
     pooled: tuple[Tensor, tuple[int, int]] | None = None,
     pool: bool = False,
     relu: bool = False,
-    patch: tuple[int, int, int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`flipped` convolves back: from the weight's outputs to its inputs. `pooled` says that x is slopes of
     windows: which pixels they belong to, and the size of the image of these pixels. To `pool` gives windows'
-    largest pixels, after a ReLU or without, and which they are; else the second output is empty.
-    `patch`: rows, columns, channels and threads of a program, else chosen here."""
+    largest pixels, after a ReLU or without, and which they are; else the second output is empty."""
     x = _images_as_rows(x) if pooled is None else x.contiguous()  # as `which` is
     weight = weight.contiguous()
     G, B, C, H, W = x.shape
@@ -226,7 +221,7 @@ def convolve(
     size = (OH // 2, OW // 2) if pool else (OH, OW)
     y = torch.empty(G, B, N, *size, device=x.device, dtype=x.dtype)
     which = torch.empty(y.shape if pool else 0, device=x.device, dtype=torch.int8)
-    rows, columns, channels, block = patch or _patch(G * B, N, OH, OW)
+    rows, columns, channels, block = _patch(G * B, N, OH, OW)
     channels = _in_groups(N, channels)
     threads = B * triton.cdiv(OH, rows) * triton.cdiv(OW, columns)
     kernel: Any = _patches
@@ -240,31 +235,26 @@ def convolve(
 
 
 def _patch(images: int, N: int, OH: int, OW: int) -> tuple[int, int, int, int]:
-    """The largest patch whose threads still fill a GPU."""
-    for columns, channels in ((4, 6), (2, 6)):
-        if images * OH * OW // (2 * columns) * (N // _in_groups(N, channels)) >= FILLED:
-            return 2, columns, channels, 64
-    return 2, 2, 3, 32
+    """The largest patch whose threads still fill a GPU; of the smaller ones half as many do."""
+    for columns, channels, block, enough in ((4, 6, 64, FILLED), (2, 6, 64, FILLED), (2, 3, 32, FILLED // 2)):
+        if images * OH * OW // (2 * columns) * (N // _in_groups(N, channels)) >= enough:
+            return 2, columns, channels, block
+    return 2, 2, 1, 32
 
 
-def chunks_of_weight_gradient(
-    dy: Tensor,
-    which: Tensor | None,
-    x: Tensor,
-    K: int,
-    padding: int,
-    channels: int = 6,
-    programs: int = PROGRAMS,
-) -> Tensor:
+def chunks_of_weight_gradient(dy: Tensor, which: Tensor | None, x: Tensor, K: int, padding: int) -> Tensor:
     """[n, G, N, C * K * K + 1], to be summed over n. If there is a `which`, dy is slopes of windows."""
     x, dy = _images_as_rows(x), dy.contiguous()
     G, B, C, H, W = x.shape
     N, SH, SW = dy.shape[2:]
-    channels = _in_groups(N, max(1, min(channels, 6 * MOST_TAPS // (K * K))))
-    groups = C * (N // channels)
     patches = triton.cdiv(SH, 2) * triton.cdiv(SW, 2) if which is None else SH * SW
     warps = triton.cdiv(B * patches, 32)
-    steps = min(triton.cdiv(warps * groups * G, programs), warps)
+    most = 6 * MOST_TAPS // (K * K)  # whose sums a thread can hold
+    channels = _in_groups(N, min(6, most))
+    if warps * C * (N // channels) * G < 2 * PROGRAMS:
+        channels = _in_groups(N, min(3, most))  # for few samples, more programs
+    groups = C * (N // channels)
+    steps = min(triton.cdiv(warps * groups * G, PROGRAMS), warps)
     count = triton.cdiv(warps, steps)
     chunks = torch.empty(count, G, N, C * K * K + 1, device=x.device)
     kernel: Any = _chunks_by_patches
