@@ -126,9 +126,9 @@ def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.
     package = tmp_path / "src/fedgela"
     (package / "reproduce").mkdir(parents=True)
     monkeypatch.setattr(entries, "__file__", str(package / "reproduce/entries.py"))
-    monkeypatch.setenv("FEDGELA_COMMIT", "told")
+    monkeypatch.delenv("FEDGELA_COMMIT", raising=False)
     (package / "__init__.py").write_text("")
-    assert entries.commit.__wrapped__() == "told"  # there is no repository
+    assert entries.commit.__wrapped__() is None  # there is no repository
 
     def git(*arguments: str) -> None:
         names = ["-c", "user.name=n", "-c", "user.email=e"]
@@ -137,7 +137,7 @@ def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.
     git("init")
     (tmp_path / "ledger").write_text("")
     git("add", ".")
-    assert entries.commit.__wrapped__() == "told"  # nor a commit in it
+    assert entries.commit.__wrapped__() is None  # nor a commit in it
     git("commit", "-m", "first")
     clean = entries.commit.__wrapped__()
     assert clean is not None and len(clean) >= 7 and "-" not in clean
@@ -145,3 +145,5 @@ def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.
     assert entries.commit.__wrapped__() == clean
     (package / "__init__.py").write_text("changed")
     assert entries.commit.__wrapped__() == f"{clean}-dirty"
+    monkeypatch.setenv("FEDGELA_COMMIT", "told")
+    assert entries.commit.__wrapped__() == "told"

@@ -131,3 +131,9 @@ def test_html_has_colours_and_no_markup_of_the_ledgers(make_entry) -> None:
     assert '<td class="reached">▲ +4.72</td>' in html
     assert '<td class="below">▼ −60.57</td>' in html
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in html
+
+
+def test_another_model_is_another_task(make_entry) -> None:
+    text = shown([make_entry(f"{WHERE}/fedgela", PA=99, GA=20, model="simple-cnn")])
+    line = row(section(text, "Table 2"), "FedGELA")
+    assert line.count("another task") == 2 and "▲" not in line and "▼" not in line

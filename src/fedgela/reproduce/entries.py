@@ -130,8 +130,10 @@ def _without_folders(experiment: Experiment) -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The code's commit, with '-dirty' where the package's files differ from it. Outside of a repository,
-    as in a container, FEDGELA_COMMIT can tell; else None."""
+    """The code's commit, with '-dirty' where the package's files differ from it; None where it is not known.
+    FEDGELA_COMMIT tells what a machine that the code was copied to cannot know."""
+    if told := os.environ.get("FEDGELA_COMMIT"):
+        return told
     package = Path(__file__).resolve().parent.parent
     try:
         # an installed copy may lie in a repository that is somebody else's
@@ -139,7 +141,7 @@ def commit() -> str | None:
         changed = _git(package, "status", "--porcelain", "--", ".")
         return _git(package, "rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("FEDGELA_COMMIT") or None
+        return None
 
 
 def _git(folder: Path, *arguments: str) -> str:

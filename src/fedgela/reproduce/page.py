@@ -21,6 +21,7 @@ from fedgela.reproduce.standing import Standing, Standings, mean_and_std
 TITLE = "The paper's tables, and ours"
 UNTRIED = Field("untried", tone="untried")
 INCOMPLETE = Field("incomplete", tone="untried")
+OTHER_TASK = Field("another task")
 NOTHING = Field("–")
 COUNTS = ("smallest_client", "largest_client")
 
@@ -85,7 +86,8 @@ def _introduction() -> list[Block]:
             "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
             "maximum over rounds, chosen on the test data it is measured on, as the paper reports it "
             "(fine-tuned PA: at the round of the best GA); **last** is the last round's. ▲ marks a mean that "
-            "reaches the paper's number, ▼ one that does not, each with the difference. A raised number "
+            "reaches the paper's number, ▼ one that does not, each with the difference; another model, data "
+            "set or split than the paper's is another task, and gets neither. A raised number "
             "refers to a note: fewer rounds, other data or other settings than the paper's."
         ),
     ]
@@ -188,7 +190,8 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
             fields = [_name(cell, standing, notes), _seeds(standing)]
             for metric in metrics:
                 values = list(standing.values(metric).values()) if standing else []
-                fields += _beside(cell.printed.get(metric), values if standing else None)
+                comparable = standing is None or standing.comparable
+                fields += _beside(cell.printed.get(metric), values if standing else None, comparable)
             for metric in metrics:
                 last = list(standing.values(metric, "last").values()) if standing else []
                 fields.append(Field(_mean(last)) if last else NOTHING)
@@ -241,7 +244,8 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
         fields = [name, Field(f"{len(tried)} of {len(summary.cells)}")]
         for metric in metrics:
             values = list(standings.summary(summary, metric).values())
-            paper, ours, difference = _beside(summary.printed.get(metric), values or None)
+            comparable = all(standing.comparable for standing in map(standings.of, tried) if standing)
+            paper, ours, difference = _beside(summary.printed.get(metric), values or None, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
         rows.append(tuple(fields))
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
@@ -261,7 +265,7 @@ def _seeds(standing: Standing | None) -> Field:
     return Field(", ".join(map(str, standing.entries))) if standing else NOTHING
 
 
-def _beside(printed: Printed | None, values: Sequence[float] | None) -> list[Field]:
+def _beside(printed: Printed | None, values: Sequence[float] | None, comparable: bool) -> list[Field]:
     """The paper's number, ours and the difference."""
     paper = Field(printed.text) if printed else NOTHING
     if not values:
@@ -269,7 +273,8 @@ def _beside(printed: Printed | None, values: Sequence[float] | None) -> list[Fie
     ours, _ = mean_and_std(values)
     if printed is None or printed.value is None:
         return [paper, Field(_mean(values)), NOTHING]
-    return [paper, Field(_mean(values)), _difference(round(ours, 2) - printed.value)]
+    difference = _difference(round(ours, 2) - printed.value) if comparable else OTHER_TASK
+    return [paper, Field(_mean(values)), difference]
 
 
 def _difference(value: float) -> Field:

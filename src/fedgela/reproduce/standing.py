@@ -12,6 +12,8 @@ from fedgela.reproduce.ledger import ORIGINAL, Entry
 from fedgela.reproduce.settings import Settings, differences, settings_of
 from fedgela.reproduce.sizes import OFFICIAL
 
+# whoever changes these has another task, whose numbers are no better or worse than the paper's
+TASK = {"dataset", "image_size", "model", "partition", "clients"}
 CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
 
 
@@ -22,6 +24,7 @@ class Standing:
     cell: Cell
     entries: Mapping[int, Entry]  # by seed
     notes: tuple[str, ...]  # what is not as in the paper; none: it is a reproduction
+    comparable: bool  # whether it is the same task at least
 
     @property
     def rounds(self) -> int:
@@ -109,7 +112,12 @@ def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
             key = (entry.settings_hash(), tuple(notes_on(cell, entry)))
             groups.setdefault(key, {})[entry.seed] = entry
     found = [
-        Standing(cell, dict(sorted(group.items())), (*notes, *_divergence(group.values())))
+        Standing(
+            cell,
+            dict(sorted(group.items())),
+            (*notes, *_divergence(group.values())),
+            all(_same_task(cell, entry) for entry in group.values()),
+        )
         for (_, notes), group in groups.items()
     ]
     found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
@@ -153,6 +161,13 @@ def notes_on(cell: Cell, entry: Entry) -> list[str]:
     if entry.data.variant != ORIGINAL:
         notes.append(f"data: {entry.data.variant}")
     return notes + _other_sizes(entry, settings or {})
+
+
+def _same_task(cell: Cell, entry: Entry) -> bool:
+    settings = entry.settings()
+    return settings is not None and not any(
+        d.key in TASK and d.found is not None for d in differences(wanted_settings(cell), settings)
+    )
 
 
 def _divergence(entries: Iterable[Entry]) -> list[str]:
