@@ -12,7 +12,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"]
+COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#332288", "#661100"]
 
 
 def round_time() -> None:
@@ -22,7 +22,8 @@ def round_time() -> None:
         where = row["machine"]["gpu"] or f"{row['machine']['cores']} CPU cores"
         bars.append((f"{row['model']}, {where}\na round", row["seconds"]))
         if row["kernel_microseconds"]:
-            bars.append((f"{row['model']}, {where}\nkernels of training", row["kernel_microseconds"]))
+            kernels = sorted(row["kernel_microseconds"].items(), key=lambda kind: -kind[1])
+            bars.append((f"{row['model']}, {where}\nkernels of training", dict(kernels)))
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "fedgela", "font.size": 9}
     figure, axis = plt.subplots(figsize=(7.5, 0.9 + 0.8 * len(bars)), layout="constrained")
     names = list(dict.fromkeys(name for _, parts in bars for name in parts))

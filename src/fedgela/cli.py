@@ -374,7 +374,9 @@ def report(
     for line in made.notes:
         _complain(f"note: {line}")
     drawn = f", {len(made.pictures)} figures to {figures}" if figures is not None else ""
-    print(f"{len(made.runs)} run{'s' if len(made.runs) > 1 else ''}: written to {out}{drawn}")
+    open_ = sum(run.result is None for run in made.runs)
+    told = f" ({open_} not finished)" if open_ else ""
+    print(f"{len(made.runs)} run{'s' if len(made.runs) > 1 else ''}{told}: written to {out}{drawn}")
 
 
 @app.command()

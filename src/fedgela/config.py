@@ -104,7 +104,7 @@ class Experiment(BaseModel):
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
     unreadable: Literal["error", "skip"] = "error"  # images of a folder or .parquet that cannot be read
     augment: bool | None = None  # training images; only cifar100's
-    partition: Annotated[str, _checked_by(Scheme.parse)] = "dirichlet:0.1"  # who holds what
+    partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # natural, else dirichlet:0.1
     clients: Count | None = None  # N; 10, or all natural clients
     min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets

@@ -27,9 +27,10 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     )
     partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
     min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples
+    partition = experiment.partition or ("dirichlet:0.1" if data.client_train is None else "natural")
     federation = build_federation(
         data,
-        experiment.partition,
+        partition,
         experiment.clients,
         min_samples,
         partition_seed,
@@ -48,6 +49,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         located["weights"] = str(Path(experiment.weights).resolve())
     resolved = experiment.with_(
         **located,
+        partition=partition,
         clients=federation.clients,
         sample=experiment.sample or federation.clients,
         min_samples=min_samples,

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgela.report.costs import duration
+from fedgela.seeds import holds_seeds
 from fedgela.watch import Look, Seen, Watcher, follow
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -36,7 +37,8 @@ def stage_of(run: Seen) -> str:
     if run.stage == "finishing":
         return "measuring the final models"
     if run.stage == "stopped":
-        return f"stopped: no process works on it; 'fedgela resume {run.path}' goes on"
+        folder = run.path.parent if holds_seeds(run.path.parent) else run.path
+        return f"stopped: no process works on it; 'fedgela resume {folder}' goes on"
     if run.stage == "failed":
         return f"failed: {run.path / 'error.txt'} says why"
     return run.stage

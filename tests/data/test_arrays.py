@@ -223,3 +223,46 @@ def test_a_damaged_parquet_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"mine\.parquet: not a readable \.parquet file"):
         load_dataset(str(path))
+
+
+def test_channels_first_is_noticed(tmp_path: Path) -> None:
+    x, y = np.zeros((8, 3, 16, 16), np.uint8), np.arange(8) % 2
+    np.savez(tmp_path / "first.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(UserError, match="channels first"):
+        load_dataset(str(tmp_path / "first.npz"))
+
+
+def test_numpys_advice_to_load_unsafely_is_not_passed_on(tmp_path: Path) -> None:
+    text, objects = tmp_path / "text.npz", tmp_path / "objects.npz"
+    text.write_text("no archive")
+    y = np.array([0, 1, None], dtype=object)
+    np.savez(objects, x_train=np.zeros((3, 2)), y_train=y, x_test=np.zeros((3, 2)), y_test=y)
+    for path, why in ((text, "no zip archive"), (objects, "Python objects")):
+        with pytest.raises(UserError, match=why) as caught:
+            load_dataset(str(path))
+        assert "pickle" not in str(caught.value)
+
+
+def test_a_file_of_another_kind_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("1,2\n")
+    for name in ("data.csv", "./data.csv"):
+        with pytest.raises(UserError, match=r"neither a folder nor an \.npz"):
+            load_dataset(name)
+
+
+def test_the_datas_own_clients_are_taken_unless_told_otherwise(tmp_path: Path) -> None:
+    from fedgela.config import parse_experiment
+    from fedgela.resolve import resolve
+
+    x, y, client = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3, np.arange(60) // 20
+    path = tmp_path / "sites.npz"
+    np.savez(path, x=x, y=y, client=client)
+    for asked, found in (({}, "natural"), ({"partition": "iid", "clients": 2, "min_samples": 1}, "iid")):
+        experiment, federation = resolve(parse_experiment({"dataset": str(path), "device": "cpu", **asked}))
+        assert experiment.partition == found and federation.clients == (3 if found == "natural" else 2)
+    np.savez(path, x=x, y=y)
+    experiment, _ = resolve(
+        parse_experiment({"dataset": str(path), "clients": 2, "min_samples": 1, "device": "cpu"})
+    )
+    assert experiment.partition == "dirichlet:0.1"

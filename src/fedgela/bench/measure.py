@@ -188,7 +188,7 @@ def _empty_row(name: str, task: Task, device: str, rounds: int, repetitions: int
         version=ENGINES[name].version() if ENGINES[name].is_peer else None,
         model=e.model or "",
         data=task.data,
-        partition=e.partition,
+        partition=e.partition or "",
         clients=e.clients or 0,
         batch_size=e.batch_size,
         epochs=e.epochs,

@@ -183,6 +183,11 @@ def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> Non
     if not right:
         hint = ", or numbers [n, features]" if kind == "image" else ""
         raise UserError(f"x_{part} must be {wanted}{hint}, not {x.dtype} {list(x.shape)}")
+    if kind == "image" and x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
+        raise UserError(
+            f"x_{part} looks like images with their channels first, {list(x.shape)}; they are wanted as "
+            "[n, height, width, channels]: x.transpose(0, 2, 3, 1)"
+        )
     if x.size == 0:
         raise UserError(f"x_{part} holds no samples, or samples without content: {list(x.shape)}")
     if kind == "features" and not np.isfinite(x).all():

@@ -97,7 +97,16 @@ def _read(path: Path) -> Arrays:
     except UNREADABLE as error:
         fetched = checksum_of(path).is_file()
         hint = "; delete it, and it is fetched again" if fetched else ""
-        raise UserError(f"{path}: not a readable .npz file ({error}){hint}") from None
+        raise UserError(f"{path}: not a readable .npz file ({_why(path, error)}){hint}") from None
+
+
+def _why(path: Path, error: Exception) -> str:
+    """numpy's words, but for its advice to load what is not safe to load."""
+    if not path.is_dir() and path.exists() and not zipfile.is_zipfile(path):
+        return "it is no zip archive, as numpy.savez writes them"
+    if "Object arrays" in str(error):
+        return "it holds an array of Python objects; save arrays of numbers or strings"
+    return str(error)
 
 
 def checksum_of(path: Path) -> Path:

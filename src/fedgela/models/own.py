@@ -74,6 +74,8 @@ def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
     if not isinstance(z, Tensor) or z.dim() != 2 or len(z) != 2 or not z.is_floating_point():
         found = f"{z.dtype} {list(z.shape)}" if isinstance(z, Tensor) else _kind(z)
         raise UserError(f"{path}: must give features [B, width]; of two samples it gives {found}")
+    if not z.isfinite().all():
+        raise UserError(f"{path}: gives features that are no finite numbers, even of two samples of zeros")
     width = getattr(net, "width", z.shape[1])
     if width != z.shape[1]:
         raise UserError(f"{path}: its width is {width!r}, but it gives features {list(z.shape)}")
