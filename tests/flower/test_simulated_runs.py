@@ -23,6 +23,7 @@ class Copying(Listener):
             shutil.copytree(self.folder, self.kept)
 
 
+@pytest.mark.federation
 def test_a_run_in_a_folder_is_resumed_as_if_it_had_never_been_interrupted(npz: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     experiment = tiny(npz, clients=4, sample=2, rounds=3, engine="flower-simulation", checkpoint_every=1)

@@ -139,7 +139,7 @@ def _fetch(name: str, source: Source, size: int, path: Path) -> None:
 
 def _unknown(name: str, data_dir: str | None) -> UserError:
     looked = ", ".join(str(folder) for folder in data_directories(data_dir))
-    if Path(name).is_file():
+    if _is_file(Path(name)):
         return UserError(f"dataset: {name} is neither a folder nor an .npz or .parquet file")
     return UserError(
         f"dataset: {name!r} is no data set's name ({', '.join(NAMES)}), no folder and no file"
