@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgela.operations.dispatch import in_front
+from fedgela.operations.dispatch import clients_of
 
 MOST_TAPS = 25  # of a kernel whose window fits into a thread's registers
 
@@ -79,11 +79,7 @@ convolve.register_autograd(_gradients, setup_context=_setup_context)
 def _convolve_stacked(
     info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None, padding: int
 ) -> tuple[Tensor, int]:
-    """vmap's rule: [clients, 1, ...] of each becomes [clients, ...]. Squeezed, not indexed: the gradient of
-    an index is a copy into zeros."""
-    x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
-    if bias is not None:
-        bias = in_front(bias, dims[2], info).squeeze(1)
+    x, weight, bias = clients_of(info, dims, x, weight, bias)
     return convolve(x, weight, bias, padding).unsqueeze(1), 0
 
 
@@ -165,10 +161,7 @@ def _convolve_and_pool_stacked(
     padding: int,
     relu: bool,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """vmap's rule, as that of `convolve`."""
-    x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
-    if bias is not None:
-        bias = in_front(bias, dims[2], info).squeeze(1)
+    x, weight, bias = clients_of(info, dims, x, weight, bias)
     y, which = convolve_and_pool(x, weight, bias, padding, relu)
     return (y.unsqueeze(1), which.unsqueeze(1)), (0, 0)
 

@@ -16,3 +16,12 @@ def by_kernels(x: Tensor) -> bool:
 def in_front(value: Tensor, dim: int | None, info: Any) -> Tensor:
     """Of a tensor under vmap: its clients as the first dimension."""
     return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+
+def clients_of(
+    info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Of a layer's tensors under vmap: [clients, 1, ...] of each becomes [clients, ...]. Squeezed, not
+    indexed: the gradient of an index is a copy into zeros."""
+    x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
+    return x, weight, None if bias is None else in_front(bias, dims[2], info).squeeze(1)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgela.operations.dispatch import in_front
+from fedgela.operations.dispatch import clients_of
 
 
 @torch.library.custom_op("fedgela::linear", mutates_args=())
@@ -71,10 +71,7 @@ def _linear_stacked(
     dtype: torch.dtype,
     relu: bool,
 ) -> tuple[Tensor, int]:
-    """vmap's rule: [clients, 1, ...] of each becomes [clients, ...]."""
-    x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
-    if bias is not None:
-        bias = in_front(bias, dims[2], info).squeeze(1)
+    x, weight, bias = clients_of(info, dims, x, weight, bias)
     return linear(x, weight, bias, dtype, relu).unsqueeze(1), 0
 
 
