@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from fedgela.models.resnet import _basic, _bottleneck
 from fedgela.operations import dispatch
 from fedgela.operations.batch import gather
 from fedgela.operations.convolution import convolve, convolve_and_pool
 from fedgela.operations.dispatch import TRITON
 from fedgela.operations.linear import linear
 from fedgela.operations.loss import cross_entropy, losses_of, record
+from fedgela.operations.normalisation import normalise, normalise_and_fork
 from fedgela.operations.pooling import pool
+from fedgela.operations.stem import StemConv2d, patches_of
 from fedgela.training.stacking import make_stackable
 
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
@@ -251,3 +254,221 @@ def test_a_net_of_our_layers_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -
     for one, other in zip(gradients(ours), theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     assert called == []  # pooling and ReLU were done by the convolution before them
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks of several steps each, even of tiny batches."""
+    from fedgela.operations.kernels import normalisation
+
+    sizes = {"SUMMED": (16, 16, 1), "WRITTEN": (16, 16, 1), "PROGRAMS": 6, "ADDED": 2}
+    for name, size in sizes.items():
+        monkeypatch.setattr(normalisation, name, size)
+
+
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    layer = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3).to(DEVICE)
+    for value in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+        assert value is not None
+        nn.init.uniform_(value, -1, 2)
+    return layer
+
+
+NORMALISED = [(3, 64, 8, 8), (5, 7, 5, 3), (1, 40, 1, 2), (9, 16, 4, 4)]
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["", "relu"])
+@pytest.mark.parametrize("added", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("blocks", ["small", "usual"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", NORMALISED, ids=str)
+def test_our_normalisation_is_torchs(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    blocks: str,
+    added: bool,
+    relu: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
+    if blocks == "small":
+        small_blocks(monkeypatch)
+    torch.manual_seed(0)
+    x = 3 + torch.randn(shape, device=DEVICE).to(dtype).to(memory_format=torch.channels_last)
+    residual = torch.randn_like(x) if added else None
+    slope = torch.randn_like(x)
+    layer = batch_norm(shape[1])
+    start = copy.deepcopy(layer)
+    inputs = [value.requires_grad_() for value in (x, residual) if value is not None]
+
+    def ours() -> tuple[nn.BatchNorm2d, Tensor, tuple[Tensor, ...]]:
+        mine = copy.deepcopy(start)
+        y = normalise(mine, x, residual, relu)
+        assert y.grad_fn is not None and "_BatchNorm" in y.grad_fn.name()
+        return mine, y, torch.autograd.grad(y, (*inputs, mine.weight, mine.bias), slope)
+
+    mine, y, found = ours()
+    assert y.dtype == dtype and y.is_contiguous(memory_format=torch.channels_last)
+    z = layer(x.float()) + (0 if residual is None else residual.float())
+    # where rounding decides on which side of zero a number is, both are right
+    expected = z * (y > 0) if relu else z
+    assert_near(y, expected, dtype)
+    theirs = torch.autograd.grad(expected, (*inputs, layer.weight, layer.bias), slope.float())
+    for one, other in zip(found, theirs, strict=True):
+        assert one.dtype == other.dtype
+        assert_near(one, other, dtype)
+    for (name, value), other in zip(mine.state_dict().items(), layer.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, other, msg=name)
+    assert mine.num_batches_tracked == 1
+    again, y_again, found_again = ours()
+    assert all(torch.equal(a, b) for a, b in zip((y, *found), (y_again, *found_again), strict=True))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in mine.state_dict().items())
+
+
+@pytest.mark.parametrize("added", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_our_normalisation_is_torchs_in_evaluation(
+    dtype: torch.dtype, added: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
+    torch.manual_seed(0)
+    x = torch.randn(5, 24, 3, 3, device=DEVICE).to(dtype).to(memory_format=torch.channels_last)
+    residual = torch.randn_like(x) if added else None
+    layer = batch_norm(24).eval()
+    assert layer.running_var is not None
+    layer.running_var.abs_()
+    with torch.no_grad():
+        y = normalise(layer, x, residual)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert y.dtype == dtype
+    assert_near(y, F.relu(layer(x.float()) + (0 if residual is None else residual.float())), dtype)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+
+
+def test_a_variance_far_from_zero_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
+    small_blocks(monkeypatch)
+    torch.manual_seed(0)
+    x = (1000 + torch.randn(4, 8, 6, 6, device=DEVICE)).to(memory_format=torch.channels_last)
+    layer = nn.BatchNorm2d(8).to(DEVICE)
+    y = normalise(layer, x, relu=False).double()
+    exact = x.double() - x.double().mean(dim=(0, 2, 3), keepdim=True)
+    exact = exact / exact.square().mean(dim=(0, 2, 3), keepdim=True).add(layer.eps).sqrt()
+    torch.testing.assert_close(y, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_what_our_normalisation_cannot_do_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, 3, 3, device=DEVICE).to(memory_format=torch.channels_last)
+    layers = [
+        nn.BatchNorm2d(6, affine=False),
+        nn.BatchNorm2d(6, momentum=None),
+        nn.BatchNorm2d(6, track_running_stats=False),
+        nn.BatchNorm2d(6).eval(),
+        nn.GroupNorm(3, 6),
+        nn.Identity(),
+    ]
+    for layer in layers:
+        layer = layer.to(DEVICE)
+        expected = F.relu(copy.deepcopy(layer)(x) + x)
+        assert torch.equal(normalise(layer, x, x), expected)
+    plain = x.contiguous()  # channels first
+    layer = nn.BatchNorm2d(6).to(DEVICE)
+    assert torch.equal(normalise(layer, plain), F.relu(copy.deepcopy(layer)(plain)))
+    with pytest.raises(ValueError, match="more than 1 value"):
+        normalise(layer, x[:1, :, :1, :1])
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["", "relu"])
+@pytest.mark.parametrize("added", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("read", [(1, 0), (0, 1), (1, 1)], ids=["one", "other", "both"])
+def test_slopes_of_a_forked_normalisation_are_added_up(
+    read: tuple[int, int], added: bool, relu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(monkeypatch)
+    torch.manual_seed(0)
+    x, residual, one, other = (
+        torch.randn(3, 24, 5, 5, device=DEVICE).to(memory_format=torch.channels_last) for _ in range(4)
+    )
+    layer = batch_norm(24)
+    inputs = [value.requires_grad_() for value in ((x, residual) if added else (x,))]
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr(dispatch, "by_kernels", lambda x, kernels=kernels: kernels)
+        y, again = normalise_and_fork(copy.deepcopy(layer), x, residual if added else None, relu)
+        assert torch.equal(y, again)
+        loss = read[0] * (one * y).sum() + read[1] * (other * again).sum()
+        if read == (1, 0):
+            loss = (one * y).sum()  # nothing comes back from the other
+        found.append(torch.autograd.grad(loss, inputs))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize(("channels", "side", "padding"), [(3, 3, 1), (1, 3, 1), (1, 5, 0)])
+def test_a_stem_is_the_plain_convolution(channels: int, side: int, padding: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, channels, 12, 9, device=DEVICE)
+    stem = StemConv2d(channels, 8, side, padding=padding, bias=False).to(DEVICE)
+    with torch.autocast("cuda", torch.bfloat16):
+        y = stem(x)
+        assert stem._fits(x)
+    assert y.dtype == torch.bfloat16
+    exact = F.conv2d(x.bfloat16().float(), stem.weight.bfloat16().float(), padding=padding)
+    assert_near(y, exact, torch.bfloat16)
+    slope = torch.randn_like(exact)
+    (found,) = torch.autograd.grad(y, stem.weight, slope.bfloat16())
+    (expected,) = torch.autograd.grad(exact, stem.weight, slope.bfloat16().float())
+    assert_near(found, expected, torch.bfloat16)
+
+
+@pytest.mark.parametrize(("channels", "side", "padding"), [(3, 3, 1), (1, 3, 1), (2, 5, 0)])
+def test_patches_times_weights_are_a_convolution(channels: int, side: int, padding: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, channels, 9, 7, device=DEVICE)
+    weight = torch.randn(5, channels, side, side, device=DEVICE)
+    patches = patches_of(x, side, padding)
+    flat = weight.permute(0, 2, 3, 1).flatten(1)
+    y = patches[..., : flat.shape[1]] @ flat.t()
+    assert not patches[..., flat.shape[1] :].any() and patches.shape[-1] % 16 == 0
+    torch.testing.assert_close(
+        y.permute(0, 3, 1, 2), F.conv2d(x, weight, padding=padding), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("make", [_basic, _bottleneck])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_residual_block_of_our_normalisations_is_the_plain_one(
+    make: Any, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    small_blocks(monkeypatch)
+    torch.manual_seed(0)
+    block = make(8, 8 if make is _basic else 2, stride).to(DEVICE, memory_format=torch.channels_last)
+    x = torch.randn(4, 8, 6, 6, device=DEVICE).to(memory_format=torch.channels_last).requires_grad_()
+    state = {name: value.clone() for name, value in block.state_dict().items()}
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr(dispatch, "by_kernels", lambda x, kernels=kernels: kernels)
+        # as a lane calls its net: parameters and running statistics are plain tensors
+        own = {name: value.clone() for name, value in state.items()}
+        trained = [own[name].requires_grad_() for name, _ in block.named_parameters()]
+        y, again = functional_call(block, own, ((x, x),))
+        loss = y.square().mean() + again.mean()
+        found.append((y, *torch.autograd.grad(loss, (x, *trained)), *own.values()))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_stacked_residual_blocks_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "by_kernels", lambda x: True)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    block = _basic(8, 8, 1).to(DEVICE)
+    x = torch.randn(2, 4, 8, 6, 6, device=DEVICE)
+    states = {name: torch.stack([value, value]) for name, value in block.state_dict().items()}
+    stacked, _ = vmap(lambda state, x: functional_call(block, state, ((x, x),)))(states, x)
+    plain = torch.stack([copy.deepcopy(block)((one, one))[0] for one in x])
+    torch.testing.assert_close(stacked, plain, rtol=1e-4, atol=1e-5)
+    assert states["body.1.num_batches_tracked"].tolist() == [1, 1]

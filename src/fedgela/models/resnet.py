@@ -1,32 +1,56 @@
 """ResNet18 and ResNet50 for 32x32 images: a 3x3 stem of stride 1 and no pooling before the stages."""
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedgela.inputs import InputSpec
 from fedgela.models.net import Backbone, image_shape
+from fedgela.operations.normalisation import normalise, normalise_and_fork
+from fedgela.operations.stem import StemConv2d
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
-class _Block(nn.Module):
-    """A residual block: `body` beside a shortcut, which is a 1x1 convolution where shapes differ."""
+class _Layers(nn.Sequential):
+    """Convolutions, each with a normalisation and a ReLU after it, which are done together. The last ReLU may
+    be missing: with a residual, which is added before it, it is done all the same."""
 
-    def __init__(self, body: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return normalise(*self._up_to_the_last(x, residual))
+
+    def forked(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, twice: for the next block's two ways."""
+        return normalise_and_fork(*self._up_to_the_last(x, residual))
+
+    def _up_to_the_last(
+        self, x: Tensor, residual: Tensor | None
+    ) -> tuple[nn.Module, Tensor, Tensor | None, bool]:
+        layers = list(self)
+        *first, (convolution, norm) = zip(layers[0::3], layers[1::3], strict=True)
+        for earlier, its_norm in first:
+            x = normalise(its_norm, earlier(x))
+        return norm, convolution(x), residual, residual is not None or len(layers) % 3 == 0
+
+
+class _Block(nn.Module):
+    """A residual block: `body` beside a shortcut, which is a 1x1 convolution where shapes differ. It takes
+    its input twice, one for each way, and so it gives its output."""
+
+    def __init__(self, body: _Layers, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = body
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+            self.shortcut = _Layers(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + self.shortcut(x))
+    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, again = twice
+        return self.body.forked(x, self.shortcut(again))
 
 
 def _basic(inputs: int, width: int, stride: int) -> _Block:
-    body = nn.Sequential(
+    body = _Layers(
         _conv(inputs, width, 3, stride),
         nn.BatchNorm2d(width),
         nn.ReLU(),
@@ -37,7 +61,7 @@ def _basic(inputs: int, width: int, stride: int) -> _Block:
 
 
 def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
-    body = nn.Sequential(
+    body = _Layers(
         _conv(inputs, width, 1),
         nn.BatchNorm2d(width),
         nn.ReLU(),
@@ -53,11 +77,14 @@ def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
 class ResNet(Backbone):
     """Stem, four stages of 64, 128, 256 and 512 channels, global average pooling."""
 
+    fused = True
+
     def __init__(self, name: str, spec: InputSpec, depths: tuple[int, ...]) -> None:
         channels, *_ = image_shape(name, spec, minimum=16)
         make, expansion = (_basic, 1) if name == "resnet18" else (_bottleneck, 4)
         super().__init__(width=512 * expansion)
-        self.stem = nn.Sequential(_conv(channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
+        first = StemConv2d(channels, 64, 3, padding=1, bias=False)
+        self.stem = _Layers(first, nn.BatchNorm2d(64), nn.ReLU())
         blocks, inputs = [], 64
         for stage, depth in enumerate(depths):
             stage_width = 64 * 2**stage
@@ -67,8 +94,9 @@ class ResNet(Backbone):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.stem(x))
-        return x.mean(dim=(2, 3))
+        y, _ = self.blocks(self.stem.forked(x))
+        features: Tensor = y.mean(dim=(2, 3))
+        return features
 
 
 def resnet18(spec: InputSpec) -> ResNet:

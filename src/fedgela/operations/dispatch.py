@@ -3,6 +3,7 @@
 import importlib.util
 from typing import Any
 
+import torch
 from torch import Tensor
 
 TRITON = importlib.util.find_spec("triton") is not None
@@ -11,6 +12,11 @@ TRITON = importlib.util.find_spec("triton") is not None
 def by_kernels(x: Tensor) -> bool:
     """Whether kernels of ours can run where this tensor lies."""
     return x.is_cuda and TRITON
+
+
+def transformed() -> bool:
+    """Whether this runs under vmap or another of torch.func's transforms."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def in_front(value: Tensor, dim: int | None, info: Any) -> Tensor:

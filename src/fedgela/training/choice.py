@@ -63,7 +63,8 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     lanes, width = e.lanes or lanes, e.width or width
     compiled = e.compile
     if compiled is None:
-        compiled = gpu and width == 1 and work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
+        long = work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
+        compiled = gpu and width == 1 and long and not net.backbone.fused
     # a second thread only slows the smallest nets down
     alone = lanes > 1 or work.step < TINY_STEP_CPU
     return e.with_(
