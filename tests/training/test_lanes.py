@@ -1,6 +1,7 @@
 """Lanes, however many and however wide, give what the eager engine gives; and what if they cannot."""
 
 import copy
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedgela.models import build_net
 from fedgela.server import Server
 from fedgela.training import Job, LaneEngine, Optimiser, WorkerEngine
 from fedgela.training.interface import Question
-from fedgela.training.lane import Lane
+from fedgela.training.lane import Lane, _no_garbage_collected
 from fedgela.training.lanes import groups_of
 from fedgela.training.stacking import make_stackable
 from helpers import serve, tiny
@@ -210,6 +211,14 @@ def test_evaluation_goes_on_in_smaller_parts(npz: Path) -> None:
 
 
 # -- compiling -------------------------------------------------------------------------------------
+
+
+def test_a_capture_is_not_disturbed_by_the_garbage_collector() -> None:
+    # it could throw away the graphs of an earlier run, which a capture does not survive
+    with pytest.raises(RuntimeError, match="no capture"), _no_garbage_collected():
+        assert not gc.isenabled()
+        raise RuntimeError("no capture")
+    assert gc.isenabled()
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:

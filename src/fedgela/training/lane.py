@@ -7,6 +7,7 @@ counter that it increments itself, so the host has nothing to do but to ask for 
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -328,14 +329,15 @@ class _Move:
         torch.cuda.synchronize(lane.device)
         graph = torch.cuda.CUDAGraph()
         # not torch.cuda.graph: it collects garbage and empties the cache at every one
-        graph.capture_begin(pool=lane.pool)
-        try:
-            self._take()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # what went wrong is said already
-                graph.capture_end()
-            raise
-        graph.capture_end()
+        with _no_garbage_collected():
+            graph.capture_begin(pool=lane.pool)
+            try:
+                self._take()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # what went wrong is said already
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         self.graph = graph
 
 
@@ -384,6 +386,18 @@ def _rows(value: Tensor, width: int) -> Tensor:
     back = [1 + order.index(i) for i in range(value.dim())]
     dense = value.detach().permute(order)
     return dense.expand(width, *dense.shape).clone().permute(0, *back)
+
+
+@contextlib.contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """The graph of an earlier run, thrown away during a capture, would end it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _first_line(error: Exception) -> str:
