@@ -1,5 +1,6 @@
 """The fair search: the same number of trials for every method, and never a look at a test set."""
 
+import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -38,9 +39,17 @@ def test_the_first_trial_is_the_methods_default_at_the_runs_learning_rate(name: 
     first = dict(candidates(experiment, 1)[0])
     assert first.pop("lr") == experiment.lr
     for key, value in first.items():
-        default = getattr(experiment.algorithm, key)
-        # FedRep's default is worked out from the epochs: 5 and 5 of 10
-        assert value == (5 if default is None else default)
+        assert value == getattr(experiment.algorithm, key)
+
+
+def test_no_trial_of_fedrep_is_its_default_by_other_words() -> None:
+    experiment = Experiment.model_validate({"algorithm": "fedrep", "epochs": 10})
+    seen = set()
+    for settings in candidates(experiment, 6):
+        lr = settings.pop("lr")
+        algorithm = dataclasses.replace(experiment.algorithm, **settings)
+        seen.add((algorithm.phases(experiment.epochs), lr))
+    assert len(seen) == 6
 
 
 def test_the_test_set_is_never_looked_at(npz: Path, tmp_path: Path) -> None:

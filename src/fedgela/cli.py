@@ -243,7 +243,7 @@ def tune(
     with make_view(Console(), total) as view:
         best = tuning.tune(experiments, wanted, trials, validation, cast(tuning.Metric, by), out, view)
     for name, trial in best.items():
-        settings = "  ".join(f"{key}={value}" for key, value in trial.settings.items())
+        settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)
         score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
         print(f"{name:12s} {score}  {settings}")
     print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")

@@ -53,8 +53,7 @@ def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
         points: list[Any] = [value if len(keys) > 1 else (value,) for value in values]
         axes.append([dict(zip(keys, point, strict=True)) for point in points])
     own = [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
-    given = {key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}
-    settings = [{key: value for key, value in given.items() if value is not None}]
+    settings = [{key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}]
     order = sorted(
         itertools.product(range(len(own)), range(len(LR_FACTORS))), key=lambda ij: (sum(ij), ij[1])
     )
@@ -146,7 +145,8 @@ def _save(
     for name, trial in _best(done, by).items():
         if trial.error is None:
             own = plain_table(experiments[name])["algorithm"]
-            methods[name] = {**own, **trial.settings}
+            chosen = {**own, **trial.settings}
+            methods[name] = {key: value for key, value in chosen.items() if value is not None}
     for key in ("algorithm", "seed", "lr", "validation"):
         shared.pop(key, None)
     header = (

@@ -28,7 +28,9 @@ class FedRep(FedAvg):
     GA_of: ClassVar[Literal["global", "locals"]] = "locals"
     PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
     keeps_model: ClassVar[bool] = True
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"head_epochs,body_epochs": ((5, 5), (10, 1), (10, 5))}
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {
+        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 5))
+    }
 
     head_epochs: Annotated[int, Ge(0)] | None = None
     body_epochs: Annotated[int, Ge(0)] | None = None
