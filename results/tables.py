@@ -120,27 +120,6 @@ def _data(name: str) -> dict:
     return json.loads((ROOT / f"results/{name}.json").read_text())
 
 
-def gpu_rounds() -> list[str]:
-    """The fastest of each way to train, and the plain engine's best, in each model's last run."""
-    rows = [row for row in _data("gpu_rounds")["rows"] if row["method"] == "fedavg"]
-    lines = [
-        "| model | engine | lanes x width | compiled | precision | images/s, whole rounds | training alone |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    best: dict[tuple, dict] = {}
-    for row in rows:
-        key = (row["model"], row["engine"], row["compile"], row["precision"])
-        if key not in best or best[key]["images_per_second"] < row["images_per_second"]:
-            best[key] = row
-    for (model, engine, compiled, precision), row in sorted(best.items(), key=lambda item: str(item[0])):
-        speed, alone = row["images_per_second"], row["training_images_per_second"]
-        lines.append(
-            f"| {model} | {engine} | {row['lanes']} x {row['width']} | {'yes' if compiled else 'no'} "
-            f"| {precision} | {speed / 1e3:,.1f} k | {alone / 1e3:,.1f} k |"
-        )
-    return lines
-
-
 def precision() -> list[str]:
     """bf16 against fp32 at the last round, by method: every seed, mean and standard deviation."""
     groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
@@ -215,7 +194,6 @@ def render(marker: str) -> list[str]:
     whole = {
         "burden": burden,
         "federation-overhead": federation_overhead,
-        "gpu-rounds": gpu_rounds,
         "growth": growth,
         "keys": keys,
         "precision": precision,
