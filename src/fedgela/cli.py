@@ -424,10 +424,14 @@ def bench(
         data_dir=data_dir,
         device=device,
     )
-    rows = benchmark.run(options, lambda line: print(line, file=sys.stderr, flush=True))
+
+    def keep(rows: list[benchmark.Row]) -> None:
+        if out is not None:
+            write_json(out, benchmark.to_json(rows))
+
+    rows = benchmark.run(options, lambda line: print(line, file=sys.stderr, flush=True), keep)
     print(benchmark.to_text(rows), end="")
     if out is not None:
-        write_json(out, benchmark.to_json(rows))
         print(f"written to {out}")
     if any(row.error and not benchmark.ENGINES[row.engine].is_peer for row in rows):
         raise typer.Exit(1)

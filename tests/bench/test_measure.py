@@ -57,11 +57,24 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
     task = prepare("digits", torch.device("cpu"), tmp_path, samples=200)
     limit = Limit(torch.device("cpu"))
     said: list[str] = []
-    listed = measure.measure(task, ["plain", "pfl", "fluke", "flower"], 1, 2, limit, said.append)
+    kept: list[dict[str, int]] = []
+
+    def keep(rows: list[Row]) -> None:
+        kept.append({row.engine: row.repetitions for row in rows if row.samples_per_second})
+
+    listed = measure.measure(task, ["plain", "pfl", "fluke", "flower"], 1, 2, limit, said.append, keep)
     assert said == [
+        "digits: plain is ready after 2.0 s",
+        "digits: pfl is ready after 2.0 s",
         "digits: fluke failed: ImportError: no torchvision",
+        "digits: flower is ready after 2.0 s",
+        "digits: turn 1 of 2: plain 1.00 s, pfl 0.50 s",
+        "digits: turn 1 of 2: plain 1.00 s, flower 1.00 s",
+        "digits: turn 2 of 2: plain 1.00 s, pfl 0.50 s",
         "digits: flower failed: RuntimeError: Ray is gone",
     ]
+    # what is known after every turn, for the case that it is stopped
+    assert kept == [{"plain": 2, "pfl": 1, "flower": 1}, {"plain": 4, "pfl": 2}]
     return {row.engine: row for row in listed}
 
 

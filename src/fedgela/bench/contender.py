@@ -31,6 +31,10 @@ class Contender:
     def round(self) -> None:
         raise NotImplementedError
 
+    def warm_up(self) -> None:
+        """A first round, which is not measured: it makes what later ones use again."""
+        self.round()
+
     @property
     def samples(self) -> int:
         """Training samples that the steps of a round see."""

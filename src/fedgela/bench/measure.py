@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from fedgela.errors import UserError, did_you_mean
 from fedgela.resolve import resolve
 
 Say = Callable[[str], None]
+Keep = Callable[[list[Row]], None]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Options:
     device: str = "auto"
 
 
-def run(options: Options, say: Say) -> list[Row]:
-    """Rows in the order of workloads and engines; `say` gets a line for whatever the user should know."""
+def run(options: Options, say: Say, keep: Keep = lambda rows: None) -> list[Row]:
+    """Rows in the order of workloads and engines; `say` gets a line for whatever the user should know, `keep`
+    what is known after every turn."""
     check_workloads(list(options.workloads))
     engines = _engines(options.engines, say)
     device = _device(options.device)
@@ -53,8 +56,14 @@ def run(options: Options, say: Say) -> list[Row]:
                 data_dir=options.data_dir,
             )
             say(f"{name}: {task.data}; measuring {', '.join(engines)}")
-            rows += measure(task, engines, options.rounds, repetitions, limit, say)
+            kept = partial(_keep_all, keep, rows.copy())
+            rows += measure(task, engines, options.rounds, repetitions, limit, say, kept)
+            keep(rows)
     return rows
+
+
+def _keep_all(keep: Keep, before: list[Row], rows: list[Row]) -> None:
+    keep(before + rows)
 
 
 def _engines(names: Sequence[str], say: Say) -> list[str]:
@@ -103,23 +112,32 @@ class Limit:
 
 
 def measure(
-    task: Task, engines: Sequence[str], rounds: int, repetitions: int, limit: Limit, say: Say
+    task: Task,
+    engines: Sequence[str],
+    rounds: int,
+    repetitions: int,
+    limit: Limit,
+    say: Say,
+    keep: Keep = lambda rows: None,
 ) -> list[Row]:
     """One workload. A contender that fails gets a row with its error, and the others go on."""
     resolved, federation = resolve(task.experiment)
     data = federation.data
     net = initial_net(resolved.with_(device="cpu"), federation)
     flops = machine.training_flops(net, data.inputs(data.x_test[:8]))
-    rows = {name: _empty_row(name, task, resolved.device, rounds, repetitions) for name in engines}
+    rows = {name: _empty_row(name, task, resolved.device, rounds) for name in engines}
     for row in rows.values():
         row.training_samples, row.test_samples = len(data.y_train), len(data.y_test)
     with Contest(task, rows, say) as contest:
         contest.warm_up(engines)
-        contest.take_turns(rounds, repetitions)
+        for turn in range(1, repetitions + 1):
+            contest.take_turns(rounds, f"turn {turn} of {repetitions}")
+            for name, facts in contest.facts.items():
+                row = rows[name]
+                row.arithmetic_share = limit.share(flops * (row.samples_per_second or 0.0), facts.precision)
+            keep(list(rows.values()))
         for name, stage in contest.stages.items():
-            row, facts = rows[name], contest.facts[name]
-            row.arithmetic_share = limit.share(flops * (row.samples_per_second or 0.0), facts.precision)
-            row.gpu_utilisation = stage.utilisation()
+            rows[name].gpu_utilisation = stage.utilisation()
     return list(rows.values())
 
 
@@ -130,6 +148,7 @@ class Contest:
         self.task, self.rows, self.say = task, rows, say
         self.stages: dict[str, Stage] = {}
         self.facts: dict[str, Facts] = {}
+        self.timings: dict[str, Timing] = {}
 
     def __enter__(self) -> "Contest":
         return self
@@ -150,37 +169,43 @@ class Contest:
                 self._failed(name, error)
             else:
                 _tell(self.rows[name], self.facts[name], self.stages[name])
+                self.say(
+                    f"{self.task.workload}: {name} is ready after {self.facts[name].start_seconds:.1f} s"
+                )
 
-    def take_turns(self, rounds: int, repetitions: int) -> None:
-        seconds: dict[str, list[float]] = {name: [] for name in self.stages}
-        plain_seconds: dict[str, list[float]] = {name: [] for name in self.stages}
-        for _ in range(repetitions):
-            others = [name for name in self.stages if name != PLAIN]
-            for name in others or list(self.stages):
-                # right before, since a machine's speed drifts
-                plain = self.stages[PLAIN].play(rounds)
-                seconds[PLAIN].append(plain)
-                plain_seconds[PLAIN].append(plain)
-                if name == PLAIN:
-                    continue
-                try:
-                    seconds[name].append(self.stages[name].play(rounds))
-                    plain_seconds[name].append(plain)
-                except ContenderFailed as error:
-                    self._failed(name, error)
-        for name in self.stages:
-            samples, plain_samples = self.facts[name].samples, self.facts[PLAIN].samples
-            Timing(seconds[name], plain_seconds[name], samples, plain_samples, rounds).fill(self.rows[name])
+    def take_turns(self, rounds: int, turn: str) -> None:
+        """Every contender once, and a plain round right before it, since a machine's speed drifts."""
+        others = [name for name in self.stages if name != PLAIN]
+        for name in others or list(self.stages):
+            plain = self.stages[PLAIN].play(rounds)
+            self._timed(PLAIN, rounds, plain, plain)
+            if name == PLAIN:
+                continue
+            try:
+                seconds = self.stages[name].play(rounds)
+            except ContenderFailed as error:
+                self._failed(name, error)
+            else:
+                self._timed(name, rounds, seconds, plain)
+                self.say(f"{self.task.workload}: {turn}: plain {plain:.2f} s, {name} {seconds:.2f} s")
+
+    def _timed(self, name: str, rounds: int, seconds: float, plain_seconds: float) -> None:
+        samples = self.facts[name].samples, self.facts[PLAIN].samples
+        timing = self.timings.setdefault(name, Timing([], [], *samples, rounds))
+        timing.seconds.append(seconds)
+        timing.plain_seconds.append(plain_seconds)
+        timing.fill(self.rows[name])
 
     def _failed(self, name: str, error: ContenderFailed) -> None:
         if not ENGINES[name].is_peer:  # our own: a bug, of which everything is to be seen
             self.say(str(error))
         self.say(f"{self.task.workload}: {name} failed: {error.reason}")
-        self.rows[name].error = error.reason
+        self.rows[name].fail(error.reason)
+        self.facts.pop(name, None)
         self.stages.pop(name).close()
 
 
-def _empty_row(name: str, task: Task, device: str, rounds: int, repetitions: int) -> Row:
+def _empty_row(name: str, task: Task, device: str, rounds: int) -> Row:
     e = task.experiment
     return Row(
         engine=name,
@@ -193,7 +218,6 @@ def _empty_row(name: str, task: Task, device: str, rounds: int, repetitions: int
         batch_size=e.batch_size,
         epochs=e.epochs,
         rounds=rounds,
-        repetitions=repetitions,
         device=device,
         machine=machine.describe(),
     )

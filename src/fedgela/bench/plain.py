@@ -54,6 +54,13 @@ class Plain(Contender):
         seen = [n - n % B if n >= B else n for n in map(len, self.train_of)]
         return self.experiment.epochs * sum(seen)
 
+    def warm_up(self) -> None:
+        """One epoch: there is nothing that a longer round would make ready."""
+        whole = self.experiment
+        self.experiment = whole.with_(epochs=1)
+        self.round()
+        self.experiment = whole
+
     def round(self) -> None:
         locals_: list[State] = []
         self.local_accuracies = []

@@ -38,17 +38,23 @@ class Row:
     training_samples: int = 0
     test_samples: int = 0
     rounds: int = 1  # timed together
-    repetitions: int = 0
+    repetitions: int = 0  # so far
     device: str = ""
     machine: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, reason: str) -> None:
+        """What was measured before it failed does not count."""
+        self.error = reason
+        self.samples_per_second = self.ratio_to_plain = self.ratio_low = self.ratio_high = None
+        self.round_seconds = self.arithmetic_share = None
 
 
 @dataclass(frozen=True)
 class Timing:
     """Seconds of the same number of rounds, repetition by repetition; plain's right before each."""
 
-    seconds: Sequence[float]
-    plain_seconds: Sequence[float]
+    seconds: list[float]
+    plain_seconds: list[float]
     samples: int  # in a round
     plain_samples: int
     rounds: int
@@ -63,6 +69,7 @@ class Timing:
         )
         row.round_seconds = statistics.median(self.seconds) / self.rounds
         row.samples_per_second = self.samples / row.round_seconds
+        row.repetitions = len(self.seconds)
 
 
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

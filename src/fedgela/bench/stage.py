@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedgela.config import Experiment
 
 PATIENCE = 900.0  # seconds for an answer: a framework that hangs must not hold up the others
 SAMPLING = 0.1  # seconds between two looks at memory or the GPU
+ENOUGH_READINGS = 20  # of the GPU
 
 
 class ContenderFailed(Exception):
@@ -53,6 +54,7 @@ class Stage:
         self._device = torch.device(experiment.device)
         self._before = gpu_memory(self._device)
         self._next_look = 0.0
+        self._busy: list[float] = []  # percent, a reading each
         self.peak_memory = 0  # bytes, of the process and its children
         self.peak_gpu_memory: int | None = None  # bytes
         # not a daemon: it may have processes of its own
@@ -75,25 +77,31 @@ class Stage:
     def play(self, rounds: int) -> float:
         """Seconds that so many rounds take."""
         self._send(rounds)
-        seconds: float = self._answer()
+        seconds: float = self._answer(self._watch_gpu())
         return seconds
 
-    def utilisation(self, seconds: float = 3.0) -> float | None:
-        """Percent of the time in which the GPU is busy, while this contender plays for so long."""
+    def utilisation(self) -> float | None:
+        """Percent of the time in which the GPU is busy while this contender plays: in the rounds that were
+        timed, and in more where these were too short to tell."""
         if gpu_utilisation(self._device) is None:
             return None
-        seen: list[float] = []
+        while len(self._busy) < ENOUGH_READINGS:
+            self._send(1)
+            self._answer(self._watch_gpu(since=0.0))
+        return statistics.fmean(self._busy)
+
+    def _watch_gpu(self, since: float = 1.0) -> Callable[[], None] | None:
+        """What to do while waiting for rounds. A reading is about the second before it, which at first is
+        somebody else's."""
+        if gpu_utilisation(self._device) is None:
+            return None
         began = time.monotonic()
 
         def look() -> None:
-            # a reading is about the second before it, which at first is somebody else's
-            if time.monotonic() - began > 1 and (now := gpu_utilisation(self._device)) is not None:
-                seen.append(now)
+            if time.monotonic() - began > since and (now := gpu_utilisation(self._device)) is not None:
+                self._busy.append(now)
 
-        while time.monotonic() - began < seconds:
-            self._send(1)
-            self._answer(look)
-        return statistics.fmean(seen) if seen else None
+        return look
 
     def close(self, patience: float = 40.0) -> None:
         """Let the contender end by itself, for so many seconds."""
@@ -112,7 +120,7 @@ class Stage:
         except OSError:
             raise self._died() from None
 
-    def _answer(self, look: Any = None) -> Any:
+    def _answer(self, look: Callable[[], None] | None = None) -> Any:
         deadline = time.monotonic() + PATIENCE
         while not self._connection.poll(SAMPLING if look else PATIENCE):
             if look is not None:
@@ -167,7 +175,8 @@ def perform(path: str, experiment: Experiment, connection: Connection, parent: i
         chooses = contender.threaded and resolved.device == "cpu"
         if chooses:
             contender.use_threads(1)
-        _timed(contender, 1)
+        contender.warm_up()
+        _wait_for(contender.device)
         start_seconds = time.perf_counter() - began
         threads = _worthwhile_threads(contender) if chooses else ()
         facts = Facts(contender.samples, start_seconds, threads, contender.precision, contender.includes)
@@ -188,9 +197,13 @@ def _timed(contender: Contender, rounds: int) -> float:
     began = time.perf_counter()
     for _ in range(rounds):
         contender.round()
-    if contender.device.type == "cuda":
-        torch.cuda.synchronize(contender.device)
+    _wait_for(contender.device)
     return time.perf_counter() - began
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _timed_at_best(contender: Contender, rounds: int, threads: Sequence[int]) -> float:
