@@ -57,6 +57,32 @@ def single_runs(name: str, partition: str) -> list[str]:
     return lines
 
 
+def tuned(name: str) -> list[str]:
+    """Of every method its default and the best of its trials, by the mean of GA and PA."""
+    trials: dict[str, list[dict]] = defaultdict(list)
+    for trial in json.loads((ROOT / f"results/sweeps/{name}.json").read_text())["trials"]:
+        trials[trial["method"]].append(trial)
+    lines = [
+        "| method | trials | by default | GA | PA | the best | GA | PA |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+
+    def cells(trial: dict) -> str:
+        setting = ", ".join(
+            f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}"
+            for key, value in trial["settings"].items()
+        )
+        return f"{setting} | {trial['GA']:.1f} | {trial['PA']:.1f}"
+
+    best = {
+        method: max(of_it, key=lambda trial: trial["GA"] + trial["PA"]) for method, of_it in trials.items()
+    }
+    for method in sorted(trials, key=lambda method: -best[method]["GA"] - best[method]["PA"]):
+        first, of_it = trials[method][0], trials[method]
+        lines.append(f"| {method} | {len(of_it)} | {cells(first)} | {cells(best[method])} |")
+    return lines
+
+
 def over_seeds(*names: str, top: int) -> list[str]:
     """The best settings of each method by mean GA at the last round; those with the most seeds first."""
     lines = ["| method | setting | seeds | GA last, mean ± std |", "|---|---|---|---|"]
@@ -202,6 +228,8 @@ def render(marker: str) -> list[str]:
         return whole[name]()
     if name == "bench":
         return bench(rest[0])
+    if name == "tuned":
+        return tuned(f"tuned-{rest[0]}")
     if name == "digits-demo":
         return over_seeds("digits-demo-first", "digits-demo-second", top=3)
     if name == "digits-20-rounds":
