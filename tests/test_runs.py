@@ -352,6 +352,12 @@ def test_another_config_in_the_same_folder_is_an_error_and_changes_nothing(
     assert listing(tmp_path) == before
 
 
+def test_what_a_run_was_told_is_not_what_it_does_untold(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    run_comparison(npz, tmp_path, view, ("fedavg",), augment=True)
+    with pytest.raises(UserError, match="holds a run with augment = True, not None"):
+        run_comparison(npz, tmp_path, view, ("fedavg",))
+
+
 def test_a_comparison_in_which_nothing_can_run_is_an_error_and_writes_nothing(
     npz: Path, tmp_path: Path, view: PlainView
 ) -> None:

@@ -15,7 +15,7 @@ from fedgela.compare import experiments_of
 from fedgela.config import Experiment
 from fedgela.progress import PlainView
 from fedgela.tune import LR_FACTORS, Trial, _best, candidates, tune
-from helpers import tiny
+from helpers import tiny, tiny_table
 
 
 def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: object) -> dict[str, Trial]:
@@ -69,6 +69,19 @@ def test_the_best_trial_wins_and_the_earlier_of_equals() -> None:
     assert _best(trials, "both")["m"].settings == {"lr": 0}
     assert _best(trials, "GA")["m"].settings == {"lr": 1}
     assert _best(trials, "PA")["m"].settings == {"lr": 2}
+
+
+def test_what_a_method_has_for_itself_it_keeps(npz: Path, tmp_path: Path) -> None:
+    own = {"fedgela": {"clip_norm": 20.0, "epochs": 2}, "fedavg": {"momentum": 0.5}}
+    table = {**tiny_table(npz), "methods": own}
+    del table["algorithm"]
+    asked = experiments_of(table, [], "config")
+    with PlainView(Console(quiet=True)) as view:
+        tune(asked, [0], 1, 0.25, "GA", tmp_path, view)
+    tuned = experiments_of(tomllib.loads((tmp_path / "tuned.toml").read_text()), [], "tuned.toml")
+    for name, experiment in asked.items():
+        for key in ("clip_norm", "epochs", "momentum", "lr", "rounds", "dataset"):
+            assert getattr(tuned[name], key) == getattr(experiment, key), (name, key)
 
 
 def test_the_chosen_values_are_a_config_that_compare_reads(npz: Path, tmp_path: Path) -> None:

@@ -125,8 +125,8 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
     """A folder's run must be the one that is asked for, but for where it is computed."""
     wanted, found = resolve(experiment)[0].model_dump(), held.experiment().model_dump()
     for key in wanted.keys() - set(HARDWARE):
-        # what is left to be chosen is chosen when a run begins
-        if wanted[key] is not None and wanted[key] != found[key]:
+        # a precision that is left to be chosen is chosen when a run begins; any other None means something
+        if wanted[key] != found[key] and not (key == "precision" and wanted[key] is None):
             raise UserError(
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"

@@ -109,15 +109,14 @@ class Scorer:
         progress.right[new] = self._right_by_client(answers)[new]
 
     def _score_newcomers_on_union(self, progress: Progress) -> None:
-        new = progress.visited == 0
-        if new.any():
-            # methods whose GA is of local models predict the union alike for all newcomers
-            server = progress.server
-            nobody = torch.zeros_like(self.federation.train_counts[0])
-            vectors = self.algorithm.client_vectors(nobody, server.extra)
-            question = Question(server.model, self.union, vectors | server.extra)
-            predicted = self._answer(self.algorithm.predict_personal, question)
-            progress.right_on_union[new] = self.right(predicted, self.union)
+        server, alike = progress.server, {}
+        for k in (progress.visited == 0).nonzero().flatten().tolist():
+            vectors = self.algorithm.client_vectors(self.federation.train_counts[k], server.extra)
+            key = tuple((name, tuple(value.flatten().tolist())) for name, value in vectors.items())
+            if key not in alike:  # most methods predict the union alike for all newcomers
+                question = Question(server.model, self.union, vectors | server.extra)
+                alike[key] = self._right_answers([question])[0]
+            progress.right_on_union[k] = alike[key]
 
 
 def _global_logits(algorithm: FedAvg, net: Net, x: Tensor, client: State) -> Tensor:

@@ -21,8 +21,7 @@ from fedgela.algorithms.fedgela import Head
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record
-from fedgela.geometry import class_angles, class_means
-from fedgela.measures import Collapse, adaptation_cost, drift, neural_collapse, state_norm
+from fedgela.measures import Collapse, adaptation_cost, class_mean_angles, drift, neural_collapse, state_norm
 from fedgela.models import Net, State
 from fedgela.randomness import generator
 from fedgela.training import Engine
@@ -150,9 +149,8 @@ class Tracker:
         return h, self.labels.to(h.device)
 
     def _mean_angles(self, where: str, h: Tensor, y: Tensor, present: Tensor) -> dict[str, Tensor]:
-        """In degrees, of class means that are not centred; of `present` [K, C] the mean over K."""
-        means = class_means(h.double(), y, self.data.classes)
-        angles = class_angles(means, present.to(h.device))
+        """Of `present` [K, C] the mean over K."""
+        angles = class_mean_angles(h, y, present)
         return {f"class_mean_angle_{group}_{where}": value.nanmean() for group, value in angles.items()}
 
 

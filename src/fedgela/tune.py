@@ -144,11 +144,17 @@ def _save(
     methods = {}
     for name, trial in _best(done, by).items():
         if trial.error is None:
-            own = plain_table(experiments[name])["algorithm"]
-            chosen = {**own, **trial.settings}
+            table = plain_table(experiments[name])
+            chosen = {**table.pop("algorithm"), **table, **trial.settings}
             methods[name] = {key: value for key, value in chosen.items() if value is not None}
     for key in ("algorithm", "seed", "lr", "validation"):
         shared.pop(key, None)
+    for key in list(shared):  # what the methods do not have in common is each one's own
+        if any(plain_table(e).get(key) != shared[key] for e in experiments.values()):
+            del shared[key]
+    for own in methods.values():
+        for key in (*shared, "seed", "validation"):
+            own.pop(key, None)
     header = (
         f"# Chosen by {'the mean of GA and PA' if by == 'both' else by} at the last round on validation data "
         f"({validation:g} of each\n# client's training samples), {trials} trials a method, "

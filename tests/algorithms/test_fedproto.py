@@ -10,6 +10,7 @@ from fedgela.algorithms import Moment, ServerState, Update
 from fedgela.algorithms.fedproto import FedProto
 from fedgela.resolve import resolve
 from fedgela.server import Server
+from fedgela.training import Question
 from helpers import (
     Recording,
     Weights,
@@ -163,3 +164,19 @@ def test_lambda_of_zero_is_local_training(npz: Path) -> None:
         models.append((dict(server.store), [(r["GA"], r["PA"]) for r in records]))  # type: ignore[call-overload]
     assert models[0][1] == models[1][1]
     assert all(same(models[0][0][k], models[1][0][k]) for k in models[0][0])
+
+
+def test_clients_that_were_never_there_predict_by_prototypes_on_all_test_samples_too(npz: Path) -> None:
+    method = {"name": "fedproto", "prediction": "prototype"}
+    server = serve(tiny(npz, algorithm=method, sample=2, epochs=5, engine="eager"))
+    progress = server.begin()
+    server.step(progress)
+    new = (progress.visited == 0).nonzero().flatten().tolist()
+    assert new
+    for k in new:
+        vectors = server.algorithm.client_vectors(server.federation.train_counts[k], progress.server.extra)
+        union = server.scorer.union
+        question = Question(progress.server.model, union, vectors | progress.server.extra)
+        (predicted,) = server.engine.answers(server.algorithm.predict_personal, [question])
+        right = server.scorer.right(predicted, union)
+        assert torch.equal(progress.right_on_union[k], right)

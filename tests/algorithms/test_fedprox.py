@@ -78,3 +78,13 @@ def test_mu_holds_clients_together(npz: Path) -> None:
         return sum((end[name] - start[name]).square().sum().item() for name in start)
 
     assert moved(5.0) < 0.5 * moved(0.0)
+
+
+def test_in_bf16_the_way_is_that_of_the_weights_and_not_of_their_copies(npz: Path) -> None:
+    # of a model that does not move it is zero, however its copies are rounded
+    still = {"lr": 1e-30, "momentum": 0.0, "weight_decay": 0.0, "precision": "bf16", "engine": "lanes"}
+    losses = []
+    for mu in (0.0, 10.0):
+        server = serve(tiny(npz, algorithm={"name": "fedprox", "mu": mu}, lanes=1, width=1, **still))
+        losses.append(server.step(server.begin())["train_loss"])
+    assert losses[0] == losses[1]

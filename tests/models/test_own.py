@@ -75,6 +75,20 @@ class Fails(nn.Module):
         return torch.mm(x, x)
 
 
+class DropsByFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.flat = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.flat(x.flatten(1)), 0.5, self.training)
+
+
+class FailsInTraining(DropsByFunction):
+    def forward(self, x):
+        return torch.mm(x, x) if self.training else super().forward(x)
+
+
 class CannotBeMade(nn.Module):
     def __init__(self, spec):
         raise KeyError("channels")
@@ -127,6 +141,18 @@ def test_its_width_is_given_or_found(name: str, width: int) -> None:
     assert all(part.training for part in net.modules())  # trying it has left no trace
 
 
+def test_draws_without_a_layer_are_the_clients_own_too(npz: Path) -> None:
+    found = []
+    for engine, seed in (("lanes", 1), ("lanes", 2), ("eager", 3)):
+        torch.manual_seed(seed)
+        server = serve(tiny(npz, engine=engine, model="own_nets_of_a_test:DropsByFunction"))
+        assert server.experiment.width == 1  # stacked, clients would share their draws
+        found.append(server.step(server.begin())["train_loss"])
+        server.close()
+    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-5)
+    assert not net_of("TakesSpec").backbone.draws
+
+
 def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
     (tmp_path / "own_reader.py").write_text(
         "from torch import nn\n"
@@ -149,6 +175,7 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("ManyThings", r"must give features \[B, width\]; of two samples it gives a tuple"),
         ("Labels", r"must give features \[B, width\]; of two samples it gives torch.int64 \[2, 64\]"),
         ("OfBatch", r"must give features \[B, width\]; of two samples it gives torch.float32 \[1, 64\]"),
+        ("FailsInTraining", r"fails in training mode on two samples: RuntimeError: .*line \d+"),
         ("Fails", r"fails on two samples \[2, 1, 8, 8\]: RuntimeError: .*own_nets_of_a_test.py, line \d+"),
         ("CannotBeMade", "cannot be made for image of shape 1x8x8: KeyError: 'channels'"),
         ("WantsMore", "takes spec, depth, rate; it is called with one InputSpec"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedgela.config import Experiment
+from fedgela.errors import UserError
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run
 from fedgela.training import choice
@@ -54,9 +55,9 @@ def test_one_client_alone_trains_in_this_process(npz: Path) -> None:
 
 
 def test_what_is_set_is_left_alone(npz: Path) -> None:
-    experiment = chosen(npz, lanes=2, width=3, threads=2, precision="bf16", compile=True)
+    experiment = chosen(npz, lanes=2, width=3, threads=2, precision="fp32", compile=True)
     assert ways(experiment) == (2, 3, 2)
-    assert (experiment.precision, experiment.compile, experiment.engine) == ("bf16", True, "lanes")
+    assert (experiment.precision, experiment.compile, experiment.engine) == ("fp32", True, "lanes")
     assert ways(chosen(npz, engine="eager")) == (1, 1, 1)
     assert chosen(npz).precision == "fp32"
 
@@ -66,3 +67,12 @@ def test_it_is_recorded_with_the_run(npz: Path, tmp_path: Path) -> None:
     held = RunFolder(tmp_path / "run").experiment()
     assert ways(held) == (1, 4, 1) and held.engine == "lanes"
     torch.set_num_threads(1)
+
+
+def test_in_bf16_a_cpu_trains_clients_one_by_one(npz: Path) -> None:
+    experiment = chosen(npz, precision="bf16")
+    assert experiment.width == 1
+    server = serve(experiment)
+    server.step(server.begin())
+    with pytest.raises(UserError, match="width: in bf16 clients train one by one on a CPU"):
+        chosen(npz, precision="bf16", width=2)

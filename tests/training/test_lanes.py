@@ -163,6 +163,40 @@ def engine_of(server: Server, lanes: int, width: int, notes: list[str]) -> LaneE
     )
 
 
+def test_out_of_memory_in_the_first_of_several_wide_groups(
+    npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    plain = serve(tiny(npz, engine="eager", **settings()))
+    fast = serve(tiny(npz, engine="lanes", lanes=1, width=1, **settings()))
+    fast.engine = engine = engine_of(fast, 1, 2, notes)
+    out_of_memory(monkeypatch, lambda lane, jobs: len(jobs) > 1)
+    assert fast.step(fast.begin())["GA"] == plain.step(plain.begin())["GA"]
+    assert (engine.width, notes) == (1, ["out of memory: going on with one lane of one client"])
+
+
+def test_a_step_that_failed_half_way_leaves_no_gradients(npz: Path) -> None:
+    def learnt(fails: bool) -> dict[str, torch.Tensor]:
+        server = serve(tiny(npz, engine="lanes", lanes=1, width=1, **settings()))
+        progress = server.begin()
+        plan, job = server.plan(progress), server.job(progress, 0)
+        assert isinstance(server.engine, LaneEngine)
+        lane = server.engine._add()
+        lane.begin(plan, [job])
+        if fails:  # as a capture does that breaks off
+            move = next(iter(lane.moves.values()))
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+                patch.setattr(move, "_clip", lambda: 1 // 0)
+                move()
+            lane.begin(plan, [job])
+        for _ in lane.steps():
+            pass
+        return lane.finish(torch.device("cpu"))[0].model
+
+    whole, broken = learnt(fails=False), learnt(fails=True)
+    assert all(torch.equal(broken[name], value) for name, value in whole.items())
+
+
 def test_out_of_memory_lowers_the_lanes_and_goes_on(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     plain = serve(tiny(npz, engine="eager", **settings()))

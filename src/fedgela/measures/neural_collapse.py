@@ -96,10 +96,10 @@ def from_etf(vectors: Tensor) -> Tensor:
 
 def class_mean_angles(h: Tensor, y: Tensor, present: Tensor) -> dict[str, Tensor]:
     """Mean angles between class means of features h [n, d], in degrees: among the classes of `present`
-    (mask [C]), among the others, and among all. Classes without samples have none.
+    (mask [C], or several, [K, C]), among the others, and among all. Classes without samples have none.
 
     Means are not centred: those of a client's two classes would always point opposite ways. At the collapse
     the angles on the server are `etf_angle(C)`.
     """
     # a class without samples has a mean of zero, which has no direction: its pairs are left out
-    return class_angles(class_means(h.double(), y, len(present)), present.to(h.device))
+    return class_angles(class_means(h.double(), y, present.shape[-1]), present.to(h.device))

@@ -15,6 +15,7 @@ from fedgela.errors import UserError
 from fedgela.imports import told
 from fedgela.inputs import InputSpec
 from fedgela.models.net import Backbone, needs
+from fedgela.models.own import draws
 from fedgela.reachable import why_unreachable
 
 PREFIX = "hf:"
@@ -72,6 +73,7 @@ class HubBackbone(Backbone):
         if z.dim() != 2:
             raise UserError(f"model {name} gives no features [B, width], but {list(z.shape)}")
         self.width = z.shape[1]
+        self.draws = draws(self, x)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.channels:

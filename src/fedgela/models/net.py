@@ -13,6 +13,7 @@ State = dict[str, Tensor]  # a model's, server's or client's state: plain named 
 class Backbone(nn.Module):
     """Maps a batch of samples, as an InputSpec describes them, to features [B, width]."""
 
+    draws = False  # whether it draws numbers in training, beside layers of dropout
     fused = False  # whether operations of ours already do on a GPU what a compiler would
 
     def __init__(self, width: int) -> None:

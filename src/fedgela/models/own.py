@@ -1,5 +1,6 @@
 """A user's own torch.nn.Module as a backbone, by import path: `my_package.nets:TinyNet`."""
 
+import copy
 import inspect
 from collections.abc import Callable
 
@@ -43,7 +44,12 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
         raise UserError(f"{path}: cannot be made for {spec}: {told(error)}") from None
     if not isinstance(net, nn.Module):
         raise UserError(f"{path}: must give a torch.nn.Module, not {_kind(net)}")
-    return OwnBackbone(net, _width(path, net, spec))
+    backbone = OwnBackbone(net, _width(path, net, spec))
+    try:
+        backbone.draws = draws(net, _zeros(spec))
+    except Exception as error:
+        raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
+    return backbone
 
 
 def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
@@ -63,7 +69,7 @@ def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
 
 
 def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
-    x = torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
+    x = _zeros(spec)
     net.eval()
     try:
         with torch.no_grad():
@@ -80,6 +86,18 @@ def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
     if width != z.shape[1]:
         raise UserError(f"{path}: its width is {width!r}, but it gives features {list(z.shape)}")
     return z.shape[1]
+
+
+def _zeros(spec: InputSpec) -> Tensor:
+    return torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
+
+
+def draws(net: nn.Module, x: Tensor) -> bool:
+    """Whether a pass in training moves the generator on: functional dropout, an LSTM's, stochastic depth."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copy.deepcopy(net).train()(x)
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def _kind(thing: object) -> str:

@@ -1,17 +1,31 @@
 """Where the operations of this package run, and how vmap gives its tensors to them."""
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 TRITON = importlib.util.find_spec("triton") is not None
+_wanted = True
 
 
 def by_kernels(x: Tensor) -> bool:
     """Whether kernels of ours can run where this tensor lies."""
-    return x.is_cuda and TRITON
+    return x.is_cuda and TRITON and _wanted
+
+
+@contextlib.contextmanager
+def plain_pytorch() -> Iterator[None]:
+    """Without kernels of ours: for what they are compared with."""
+    global _wanted
+    before, _wanted = _wanted, False
+    try:
+        yield
+    finally:
+        _wanted = before
 
 
 def transformed() -> bool:

@@ -26,7 +26,7 @@ class StemConv2d(nn.Conv2d):
 
     def _fits(self, x: Tensor) -> bool:
         return (
-            x.is_cuda
+            dispatch.by_kernels(x)
             and torch.is_autocast_enabled("cuda")
             and torch.get_autocast_dtype("cuda") == torch.bfloat16
             and not torch.compiler.is_compiling()

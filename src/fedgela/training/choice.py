@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
+from fedgela.errors import UserError
 from fedgela.models import Net
 from fedgela.training.eager import EagerEngine
 from fedgela.training.interface import Engine
@@ -61,10 +62,12 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     work = _work(e, net, federation)
     lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
     lanes, width = e.lanes or lanes, e.width or width
+    if width > 1 and e.precision == "bf16" and not gpu:
+        raise UserError("width: in bf16 clients train one by one on a CPU; leave out width, or precision")
     compiled = e.compile
     if compiled is None:
         long = work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
-        compiled = gpu and width == 1 and long and not net.backbone.fused
+        compiled = gpu and width == 1 and long and not _is_fused(net)
     # a second thread only slows the smallest nets down
     alone = lanes > 1 or work.step < TINY_STEP_CPU
     return e.with_(
@@ -117,7 +120,8 @@ def _on_cpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
     # with one client that outlasts all others, its one thread would be what is waited for
     even = max(work.largest, 1 / processors) * processors < 1.3
     lanes = min(processors, work.clients) if worth and (tiny or even) else 1
-    if tiny and batchable(net) and not draws_by_itself(net):
+    # under vmap a CPU's autocast does nothing: in bf16 clients train one by one
+    if tiny and batchable(net) and not draws_by_itself(net) and experiment.precision != "bf16":
         return lanes, min(WIDEST_CPU, -(-work.clients // lanes))
     return lanes, 1
 
@@ -132,6 +136,11 @@ def batchable(net: Net, by_our_kernels: bool = False) -> bool:
         elif not (any(part.children()) or isinstance(part, BATCHABLE) or _is_ours(part)):
             return False
     return True
+
+
+def _is_fused(net: Net) -> bool:
+    """Whether kernels of ours do what compiling would: of BatchNorm, and not of what may be in its place."""
+    return net.backbone.fused and any(isinstance(part, nn.BatchNorm2d) for part in net.backbone.modules())
 
 
 def _is_ours(part: nn.Module) -> bool:

@@ -1,5 +1,5 @@
-"""The plain engine: one client after another, one step after another, on any device. Slow and simple: what
-the fast ones are tested against."""
+"""The plain engine: one client after another, one step after another, on any device, in plain PyTorch. Slow
+and simple: what the fast ones are tested against."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedgela.data import Dataset
 from fedgela.models import Net, State
+from fedgela.operations.dispatch import plain_pytorch
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw
 from fedgela.training.optimiser import Optimiser
 
@@ -34,6 +35,7 @@ class EagerEngine:
                 outcome = self._train_one(plan, job)
             yield outcome
 
+    @plain_pytorch()
     def _train_one(self, plan: Plan, job: Job) -> Outcome:
         data, net = self.data, self.net
         self._load(job.start)
@@ -70,6 +72,7 @@ class EagerEngine:
     def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:
         return [self._answer(predict, question) for question in questions]
 
+    @plain_pytorch()
     @torch.no_grad()
     def _answer(self, predict: Predict, question: Question) -> Tensor:
         data = self.data
@@ -85,6 +88,7 @@ class EagerEngine:
             predicted[part] = predict(self.net, x, of_part).argmax(dim=1)
         return predicted.cpu()
 
+    @plain_pytorch()
     @torch.no_grad()
     def features(self, model: State, samples: Tensor) -> Tensor:
         data = self.data

@@ -282,15 +282,17 @@ class _Move:
 
     def _take(self) -> None:
         lane = self.lane
+        self.optimiser.zero_grad(set_to_none=True)  # of a step that failed half-way, as in a failed capture
         x, y = self._batch()
-        weights = self.weights
+        weights, client = self.weights, self.client
         if self.copied:
+            client = client | {f"master/{name}": weights[name] for name in self.copied}
             copies = _ComputeCopies.apply(*[weights[name] for name in self.copied])  # type: ignore[no-untyped-call]
             weights = weights | dict(zip(self.copied, copies, strict=True))
         if self.stacked:
-            losses = self.losses(weights, x, y, self.client)  # [v, B]
+            losses = self.losses(weights, x, y, client)  # [v, B]
         else:
-            losses = self.losses(weights, x[0], y[0], self.client)[None]
+            losses = self.losses(weights, x[0], y[0], client)[None]
         # of the sum over clients of their mean losses: they do not touch one another, so that this holds
         # every client's own gradient
         losses.backward(self.slope)  # type: ignore[no-untyped-call]
@@ -420,4 +422,5 @@ def _begins_in_bf16(net: Net) -> bool:
 
 
 def draws_by_itself(net: Net) -> bool:
-    return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in net.modules())
+    layers = (part for part in net.modules() if isinstance(part, nn.modules.dropout._DropoutNd))
+    return net.backbone.draws or any(layer.p > 0 for layer in layers)

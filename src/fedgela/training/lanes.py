@@ -119,7 +119,7 @@ class LaneEngine:
                     lane.begin(plan, waiting[0])
                 except torch.OutOfMemoryError:
                     self._give_up(lane)
-                    waiting.extendleft(reversed(self._halved(waiting.popleft())))
+                    waiting = deque(part for group in waiting for part in self._parts(group))
                 else:
                     busy.append(_Busy(lane))
                     waiting.popleft()
@@ -157,6 +157,8 @@ class LaneEngine:
 
     def _give_up(self, lane: Lane) -> None:
         """Out of memory: go on with a lane less, or, with one lane left, with less clients in it."""
+        if lane.stream is not None:
+            lane.stream.synchronize()  # what it still reads is given back
         self.lanes.remove(lane)
         lane.drop_moves()
         if torch.cuda.is_available():
@@ -172,7 +174,7 @@ class LaneEngine:
                 "out of memory with one client at a time; lower batch_size, or take a smaller model"
             ) from None
 
-    def _halved(self, group: list[Job]) -> list[list[Job]]:
+    def _parts(self, group: list[Job]) -> list[list[Job]]:
         """The group, in parts that fit into the lanes."""
         return [group[i : i + self.width] for i in range(0, len(group), self.width)]
 
