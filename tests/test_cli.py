@@ -111,6 +111,14 @@ def test_a_gpu_that_is_not_there_is_said_so(command: Cli) -> None:
     assert len(err.splitlines()) == 1
 
 
+def test_tables_of_methods_are_not_for_a_single_run(command: Cli, npz: Path, tmp_path: Path) -> None:
+    path = tmp_path / "several.toml"
+    path.write_text(f'dataset = "{npz}"\n[methods.fedavg]\nlr = 0.1\n')
+    code, _, err = command("run", str(path), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "there is no key 'methods'; tables of methods are for compare and tune" in err
+
+
 @pytest.mark.parametrize("content", [b"rounds = ", b"\xff\xfe", b"{json: 1}"])
 def test_a_config_that_is_no_toml_is_named(command: Cli, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.toml").write_bytes(content)

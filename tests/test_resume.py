@@ -281,6 +281,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert outcome_of(cut) == whole
 
 
+def test_a_config_that_was_changed_meanwhile_is_refused_and_hardware_and_length_are_not(
+    cut: Path, whole: dict[str, Any]
+) -> None:
+    config = cut / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace("lr = 0.05", "lr = 0.5"))
+    with pytest.raises(UserError, match=r"config\.toml: lr is 0\.5 now, and was 0\.05 when the run began"):
+        runs.resume(cut)
+    config.write_text(text.replace("rounds = 6", "rounds = 7").replace("threads = 1", "threads = 2"))
+    assert runs.resume(cut)["rounds"] == 7
+
+
 BOTH: dict[str, Callable[[Path], object]] = {
     "both truncated": lambda folder: [truncate(checkpoint(folder, i)) for i in (0, 1)],
     "shared client flipped": lambda folder: flip(client_of_both(folder)),

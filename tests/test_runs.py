@@ -352,6 +352,23 @@ def test_another_config_in_the_same_folder_is_an_error_and_changes_nothing(
     assert listing(tmp_path) == before
 
 
+@pytest.mark.parametrize("key", ["partition", "clients", "seed"])
+def test_methods_are_compared_on_one_federation(npz: Path, key: str) -> None:
+    own = {"partition": "iid", "clients": 3, "seed": 5}[key]
+    table = {**tiny_table(npz), "methods": {"fedavg": {}, "fedgela": {key: own}}}
+    with pytest.raises(UserError, match=rf"\[methods.fedgela\]: methods share one federation: {key} is set"):
+        experiments_of(table, [], "config")
+    table["methods"] = {"fedavg": {}, "fedgela": {key: tiny_table(npz).get(key), "lr": 0.1}}
+    if key != "seed":  # the same again is no harm
+        assert experiments_of(table, [], "config")["fedgela"].lr == 0.1
+
+
+def test_a_comparisons_folder_is_no_run_to_resume(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    run_comparison(npz, tmp_path, view, ("fedavg",))
+    with pytest.raises(UserError, match="of a comparison or a search, repeat the command"):
+        runs.resume(tmp_path)
+
+
 def test_what_a_run_was_told_is_not_what_it_does_untold(npz: Path, tmp_path: Path, view: PlainView) -> None:
     run_comparison(npz, tmp_path, view, ("fedavg",), augment=True)
     with pytest.raises(UserError, match="holds a run with augment = True, not None"):

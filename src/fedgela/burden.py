@@ -49,7 +49,7 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
         counts[name] = (
             _millions(job.start) + _millions(job.references),
             _millions(kept or {}),
-            _millions(update.model) + _millions(update.extra),
+            0.0 if server.algorithm.pooled else _millions(update.model) + _millions(update.extra),
         )
     names = list(servers)
     ratios: dict[str, list[float]] = {name: [] for name in names}

@@ -28,7 +28,7 @@ Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an
 Out = Annotated[Path, typer.Option("--out", help="the folder to write into")]
 Algorithm = Annotated[str | None, typer.Option(help="a method's name")]
 Algorithms = Annotated[
-    str | None, typer.Option(help="methods, by comma, or 'all'; by default those of the config")
+    str | None, typer.Option(help="methods, by comma; by default those of the config, or 'all'")
 ]
 DatasetName = Annotated[str | None, typer.Option(help="a name, a folder, an .npz or a .parquet file")]
 DataDir = Annotated[str | None, typer.Option(help="where NAME.npz files lie")]
@@ -187,11 +187,12 @@ def compare(
 ) -> None:
     """Train several methods on the same federation, and print one table."""
     from fedgela import compare as comparing
-    from fedgela.progress import make_view
+    from fedgela.progress import SAME_COMMAND, make_view
 
     experiments, wanted = _methods(context)
     console = Console()
     with make_view(console, len(experiments) * len(wanted)) as view:
+        view.goes_on = SAME_COMMAND
         comparison = comparing.compare(experiments, wanted, out, view)
     if console.is_terminal:
         console.print(comparison.to_rich())
@@ -230,7 +231,7 @@ def tune(
 ) -> None:
     """Search each method's own grid on validation data, and write the chosen values as a config."""
     from fedgela import tune as tuning
-    from fedgela.progress import make_view
+    from fedgela.progress import SAME_COMMAND, make_view
 
     if by not in ("GA", "PA", "both"):
         raise UserError(f"--by: GA, PA or both, not {by!r}")
@@ -241,6 +242,7 @@ def tune(
     experiments, wanted = _methods(context)
     total = len(experiments) * len(wanted) * trials
     with make_view(Console(), total) as view:
+        view.goes_on = SAME_COMMAND
         best = tuning.tune(experiments, wanted, trials, validation, cast(tuning.Metric, by), out, view)
     for name, trial in best.items():
         settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)

@@ -23,6 +23,20 @@ from fedgela.seeds import holds_seeds
 from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
+# what makes the federation, which all methods of a comparison share
+FEDERATION = {
+    "dataset",
+    "data_dir",
+    "image_size",
+    "unreadable",
+    "partition",
+    "clients",
+    "min_samples",
+    "validation",
+    "seed",
+    "partition_seed",
+}
+
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
     """An experiment a method. A config's [methods.NAME] tables hold the methods' own settings; NAME may
@@ -58,6 +72,11 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         for_run = {key: own.pop(key) for key in list(own) if key in Experiment.model_fields}
         place = f"{where}: [methods.{name}]" if name in methods else where
         experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, place)
+        for key in FEDERATION & for_run.keys():
+            if for_run[key] != shared.get(key):
+                raise UserError(
+                    f"{place}: methods share one federation: {key} is set once for all, above the tables"
+                )
     return experiments
 
 

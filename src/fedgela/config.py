@@ -241,7 +241,9 @@ def _explain(error: ValidationError, known: list[str], prefix: tuple[str, ...] =
     for problem in error.errors():
         key = ".".join([*prefix, *(str(part) for part in problem["loc"])])
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            lines.append(f"there is no key {key!r}{did_you_mean(key, known)}")
+            of_several = key.split(".")[0] == "methods"
+            hint = "; tables of methods are for compare and tune" if of_several else did_you_mean(key, known)
+            lines.append(f"there is no key {key!r}{hint}")
         elif problem["type"] == "value_error":
             cause = problem["ctx"]["error"]
             if isinstance(cause, ValidationError):

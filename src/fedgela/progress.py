@@ -32,6 +32,9 @@ def _figures(record: Record) -> str:
     return "  ".join(parts)
 
 
+SAME_COMMAND = "the same command again goes on"
+
+
 class View(Listener):
     """Use as a context manager around one or several runs; `label` names the one that goes on."""
 
@@ -39,7 +42,7 @@ class View(Listener):
         self.console = console
         self.runs = runs
         self.label = ""
-        self.goes_on = "'fedgela resume DIR' goes on (for compare, the same command again)"
+        self.goes_on = "'fedgela resume DIR' goes on"
 
     def __enter__(self) -> "View":
         return self

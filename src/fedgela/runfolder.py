@@ -66,6 +66,7 @@ class Checkpoint:
     metrics_bytes: int
     seconds: float
     data: str  # the data set's fingerprint
+    settings: dict[str, Any]  # what decides the result; of a checkpoint of an older version, nothing
 
 
 class RunFolder:
@@ -119,7 +120,9 @@ class RunFolder:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def save(self, progress: Progress, store: FolderStore, seconds: float, data: str) -> None:
+    def save(
+        self, progress: Progress, store: FolderStore, seconds: float, data: str, settings: dict[str, Any]
+    ) -> None:
         """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
         metrics = self.path / METRICS
         with metrics.open("rb+") as file:
@@ -142,6 +145,7 @@ class RunFolder:
             "metrics_checksum": checksum(metrics.read_bytes()),
             "seconds": seconds,
             "data": data,
+            "settings": settings,
             "clients": store.saved,
         }
         tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
@@ -220,7 +224,8 @@ class RunFolder:
             best_model={**model, **groups.get("best", {})} if note["best_round"] else {},
             **groups["tally"],
         )
-        return Checkpoint(progress, clients, note["metrics_bytes"], note["seconds"], note["data"])
+        settings = note.get("settings", {})
+        return Checkpoint(progress, clients, note["metrics_bytes"], note["seconds"], note["data"], settings)
 
     # -- metrics -----------------------------------------------------------------------------------
 

@@ -1,18 +1,20 @@
 """Running an experiment into a folder, and resuming it: the life of a run, and its result."""
 
 import contextlib
+import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import fedgela
 from fedgela.algorithms import name_of
-from fedgela.config import Experiment
+from fedgela.config import Experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies
@@ -90,7 +92,9 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
     listener = listener or Listener()
     folder = RunFolder(path)
     if not folder.exists():
-        raise UserError(f"{path}: there is no run in this folder (no {CONFIG})")
+        several = any(path.glob(f"*/{CONFIG}")) or any(path.glob(f"*/*/{CONFIG}"))
+        hint = "; of a comparison or a search, repeat the command: it goes on" if several else ""
+        raise UserError(f"{path}: there is no run in this folder (no {CONFIG}){hint}")
     with folder.locked():
         result = folder.result()
         if result is not None:
@@ -107,8 +111,25 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
             raise UserError(
                 f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
             )
+        if checkpoint:
+            _check_settings(path, checkpoint.settings, _settings(experiment))
         with contextlib.closing(server):
             return go_on(folder, server, store, checkpoint, listener)
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """What must stay as it is while a run goes on. It may be made longer."""
+    table = {key: value for key, value in plain_table(experiment).items() if key not in (*HARDWARE, "rounds")}
+    plain: dict[str, Any] = json.loads(json.dumps(table))
+    return plain
+
+
+def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
+    for key in began.keys() & found.keys():
+        if began[key] != found[key]:
+            raise UserError(
+                f"{path / CONFIG}: {key} is {found[key]!r} now, and was {began[key]!r} when the run began"
+            )
 
 
 def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | None = None) -> Record:
@@ -198,7 +219,8 @@ def _go_on(
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
         seconds += time.perf_counter() - began
         if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
-            folder.save(progress, store, seconds, server.federation.data.fingerprint)
+            data = server.federation.data.fingerprint
+            folder.save(progress, store, seconds, data, _settings(server.experiment))
             listener.saved(progress.round)
     listener.finishing()
     began = time.perf_counter()

@@ -71,6 +71,8 @@ def test_names_are_kept(tmp_path: Path) -> None:
         ({"x": np.array(3.0)}, "y must be one integer a sample of x"),
         ({"y": np.full(10, 0.5)}, "y_train must be"),
         ({"class_names": np.arange(2)}, "class_names must be a row of strings"),
+        ({"class_names": np.array(["a"])}, "the label 1 has no name among the 1 class_names"),
+        ({"class_names": np.array(["a", "b", "a"])}, "two of the class_names are the same"),
         ({"client": np.arange(10) % 3, "client_names": np.array(["a", "b"])}, "among the 2 client_names"),
         ({"x": np.full((10, 3), np.nan)}, "no finite numbers"),
     ],

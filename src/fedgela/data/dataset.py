@@ -148,7 +148,12 @@ def make_dataset(
         ids = np.concatenate([client_train, client_test])
         if ids.min() < 0 or ids.max() >= len(client_names):
             raise UserError(f"client ids must be places among the {len(client_names)} client_names")
-    classes = max(int(max(y_train.max(), y_test.max())) + 1, len(class_names))
+    classes = int(max(y_train.max(), y_test.max())) + 1
+    if class_names and classes > len(class_names):
+        raise UserError(f"the label {classes - 1} has no name among the {len(class_names)} class_names")
+    if len(set(class_names)) < len(class_names):
+        raise UserError("two of the class_names are the same")
+    classes = max(classes, len(class_names))
     if classes < 2:
         raise UserError("there must be at least 2 classes")
     if classes > len(y_train) + len(y_test) + len(class_names):

@@ -128,8 +128,8 @@ def _fetch(name: str, source: Source, size: int, path: Path) -> None:
         arrays = fetch(source, size)
     except HubError as error:
         raise UserError(
-            f"dataset: {name} is not in {path.parent}, and could not be fetched from the Hugging Face hub "
-            f"({source.hub}): {error}\nto do without, put a file {path.name} there with {source.form}"
+            f"dataset: {path.name} is not in {path.parent}, and could not be fetched from the Hugging Face "
+            f"hub ({source.hub}): {error}\nto do without, put a file {path.name} there with {source.form}"
         ) from None
     try:
         keep_npz(path, arrays)

@@ -20,6 +20,7 @@ Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
 WRITTEN = 12  # rows and columns up to which a matrix has its numbers in its cells
 COLOURED_UP_TO = 20  # classes that all have a colour in a picture of features
+FLAT = 0.02  # of a target: what curves around it differ by less is not blown up
 NAMED = 60  # up to which every row or column could have its name
 # from few to many: both ends stand out from a white page and from a dark one
 FEW, MANY = "#c3dcee", "#0a5a94"
@@ -93,6 +94,10 @@ def curves(
                 color=SOFT,
             )
             axes.margins(y=0.1)
+            low, high = axes.get_ylim()
+            least = 0.0 if logarithmic else FLAT * abs(level)
+            if high - low < least:  # what would be seen is rounding
+                axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
         low, high = axes.get_ylim()
         if high > most:  # nothing lies there
             axes.set_ylim(top=most + 0.02 * (most - low))

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedgela.errors import UserError, did_you_mean
 from fedgela.files import write_atomically
 from fedgela.paper import TABLES, Cell, cells, find_cell
-from fedgela.progress import View, make_view
+from fedgela.progress import SAME_COMMAND, View, make_view
 from fedgela.reproduce.adding import gather
 from fedgela.reproduce.budget import Budget
 from fedgela.reproduce.document import to_html, to_markdown
@@ -87,6 +87,7 @@ def run(
 ) -> tuple[Outcome, list[str]]:
     read_ledger(ledger)  # a damaged one is told before hours of training
     with make_view(Console(), len(tasks)) as view:
+        view.goes_on = SAME_COMMAND
         outcome = run_tasks(tasks, out, ledger, view, Budget(budget), variant)
     lines = []
     for entry in outcome.added:
