@@ -17,7 +17,7 @@ datasets = pytest.importorskip("datasets", reason="`datasets` reads the hub: pip
 pytest.importorskip("PIL", reason="images are read with Pillow: pip install 'fedgela[hub]'")
 from local_hub import picture, publish  # noqa: E402
 
-TRAIN, TEST = 24, 12
+TRAIN, TEST = 8, 4  # a batch for each of two clients: these nets are large
 
 
 def images(name: str, sample: str, label: str, classes: int, client: str | None, size: int) -> Any:
@@ -80,7 +80,7 @@ def test_two_rounds_of_three_methods(name: str, data_dir: Path) -> None:
             "partition": "natural" if source.client else "iid",
             "clients": 2,
             "min_samples": 1,
-            "batch_size": 6,
+            "batch_size": 4,
             "rounds": 2,
             "epochs": 1,
             "finetune_epochs": 0,
