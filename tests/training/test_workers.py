@@ -75,7 +75,8 @@ def test_what_fails_in_a_worker_is_told(npz: Path) -> None:
 
 
 SCRIPT = """
-import sys
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from fedgela.config import parse_experiment
 from fedgela.resolve import resolve
 from fedgela.server import Server
@@ -96,9 +97,12 @@ def test_workers_do_not_outlive_their_server(npz: Path, how: signal.Signals) -> 
     ) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
-        assert len(pids) == 2
-        process.send_signal(how)
-        process.wait(timeout=20)
+        try:
+            assert len(pids) == 2
+            process.send_signal(how)
+            process.wait(timeout=20)
+        finally:
+            process.kill()  # or else a process that does not end would be waited for without end
     wait_until_gone(pids)
 
 
