@@ -1,10 +1,16 @@
 """What several tests need: a tiny data set, a tiny experiment, how to compare two run folders, and a slow
 reference of a method's local step."""
 
+import contextlib
 import copy
 import json
 import math
+import multiprocessing
+import os
+import signal
+import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedgela import cli
 from fedgela.algorithms import FedAvg, Phase, Update
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
@@ -130,6 +137,31 @@ def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
+
+
+# -- commands in a process of their own ------------------------------------------------------------
+
+
+def start_command(*arguments: object, cwd: Path | None = None, log: Path | None = None) -> ForkProcess:
+    """`fedgela ARGUMENTS` in a process that can be killed for real, forked from this one: a new interpreter
+    would spend seconds on imports. What it says goes into `log`, or nowhere."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_command, args=(arguments, cwd, log), daemon=True
+    )
+    process.start()
+    return process
+
+
+def _command(arguments: Sequence[object], cwd: Path | None, log: Path | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd or Path.cwd())
+    sys.argv = ["fedgela", *map(str, arguments)]
+    with (
+        (log or Path(os.devnull)).open("w") as said,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        cli.main()
 
 
 # -- runs in memory --------------------------------------------------------------------------------
@@ -339,6 +371,7 @@ __all__ = [
     "small_net",
     "snapshot",
     "softmax_by_hand",
+    "start_command",
     "tiny",
     "tiny_arrays",
     "tiny_dataset",

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers import start_command
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -21,16 +23,14 @@ def test_own_model_and_method(tmp_path: Path) -> None:
 
 
 def test_the_same_from_the_command_line_and_resumed(tmp_path: Path) -> None:
+    assert str(EXAMPLES) not in sys.path and "" not in sys.path  # as the installed command has it
+    assert not {"own_nets", "own_methods"} & set(sys.modules)
+
     def fedgela(*arguments: str) -> None:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "fedgela.cli",
-            *arguments,
-        ]  # -P: as the installed command has it
-        done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, check=False)
-        assert done.returncode == 0, done.stderr
+        log = tmp_path / "log"
+        done = start_command(*arguments, cwd=EXAMPLES, log=log)
+        done.join()
+        assert done.exitcode == 0, log.read_text()
 
     settings = ["--model", "own_nets:TinyNet", "--algorithm", "own_methods:SmoothedFedAvg", "--rounds", "1"]
     more = ["--set", "finetune_epochs=0", "--epochs", "1", "--out", str(tmp_path / "run")]

@@ -6,10 +6,9 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
 from fedgela.files import read_tensors
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, outcome_of, tiny, tiny_table
+from helpers import Notes, UserError, listing, outcome_of, start_command, tiny, tiny_table
 
 
 class Interrupted(Exception):
@@ -54,17 +53,10 @@ def run_until(experiment: Any, folder: Path, round: int) -> None:
 # -- killed processes ------------------------------------------------------------------------------
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fedgela.cli", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], process: ForkProcess) -> None:
     end = time.monotonic() + 60
     while not condition():
-        if process.poll() is not None:
-            assert process.stderr is not None
-            pytest.fail(f"the run ended before it could be killed: {process.stderr.read()}")
+        assert process.is_alive(), "the run ended before it could be killed"
         assert time.monotonic() < end, "the run does not get anywhere"
         time.sleep(0.0002)
 
@@ -73,10 +65,10 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kill_after(seconds: float) -> Callable[[Path, subprocess.Popen[str]], None]:
+def kill_after(seconds: float) -> Callable[[Path, ForkProcess], None]:
     """Some time after the process has written its first round."""
 
-    def when(out: Path, process: subprocess.Popen[str]) -> None:
+    def when(out: Path, process: ForkProcess) -> None:
         before = size(out / "metrics.jsonl")
         wait_for(lambda: size(out / "metrics.jsonl") > before, process)
         time.sleep(seconds)
@@ -84,10 +76,10 @@ def kill_after(seconds: float) -> Callable[[Path, subprocess.Popen[str]], None]:
     return when
 
 
-def kill_while_writing(folder: str) -> Callable[[Path, subprocess.Popen[str]], None]:
+def kill_while_writing(folder: str) -> Callable[[Path, ForkProcess], None]:
     """While a file of this folder is being written: it stands there under its temporary name."""
 
-    def when(out: Path, process: subprocess.Popen[str]) -> None:
+    def when(out: Path, process: ForkProcess) -> None:
         place = out / folder
 
         def writing() -> bool:
@@ -131,15 +123,15 @@ def test_a_killed_process_ends_as_if_it_had_never_been_killed(npz: Path, tmp_pat
     config, out = tmp_path / "config.toml", tmp_path / "killed"
     config.write_text(tomli_w.dumps(table))
     for i, when in enumerate(kills):
-        process = start("run", str(config), "--out", str(out)) if i == 0 else start("resume", str(out))
+        process = start_command(*(("run", config, "--out", out) if i == 0 else ("resume", out)))
         if i == 0:  # while we are here: a living process has its folder for itself
             wait_for((out / "config.toml").exists, process)
             with pytest.raises(UserError, match="another process is working in this folder"):
                 runs.resume(out)
         when(out, process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     assert not (out / "result.json").exists()
     runs.resume(out)
     assert outcome_of(out) == outcome_of(tmp_path / "whole")

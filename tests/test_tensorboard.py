@@ -1,9 +1,6 @@
 """Events are what metrics.jsonl says, each round once, however often the run was interrupted."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,7 +17,7 @@ from fedgela.progress import PlainView
 from fedgela.resolve import resolve
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.tensorboard import tag_of
-from helpers import Notes, UserError, outcome_of, tiny, tiny_table
+from helpers import Notes, UserError, outcome_of, start_command, tiny, tiny_table
 
 pytest.importorskip("tensorboard")
 from rich.console import Console
@@ -109,14 +106,13 @@ def test_a_resumed_run_has_every_round_once(npz: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_for_real_has_every_round_once(npz: Path, tmp_path: Path) -> None:
     config, out = tmp_path / "config.toml", tmp_path / "run"
     config.write_text(tomli_w.dumps(tiny_table(npz, rounds=400, checkpoint_every=3)))
-    arguments = [sys.executable, "-m", "fedgela.cli", "run", str(config), "--out", str(out), "--tensorboard"]
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    process = start_command("run", config, "--out", out, "--tensorboard")
     end = time.monotonic() + 60
     while not list(out.glob("checkpoints/round-*.safetensors")):
-        assert process.poll() is None and time.monotonic() < end
+        assert process.is_alive() and time.monotonic() < end
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     (out / "config.toml").write_text(  # it need not run all of them for this
         (out / "config.toml").read_text().replace("rounds = 400", f"rounds = {lines_of(out) + 4}")
     )

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds
 from fedgela.watch import Watcher
 from fedgela.watch_view import sparkline, to_rich, to_text
-from helpers import UserError, listing, tiny, tiny_table
+from helpers import UserError, listing, start_command, tiny, tiny_table
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -204,30 +205,29 @@ def test_no_run_and_runs_that_cannot_be_read(finished: Path, tmp_path: Path, com
 
 
 @pytest.fixture
-def process(npz: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def process(npz: Path, tmp_path: Path) -> Iterator[tuple[ForkProcess, Path]]:
     """A run that would take long, in a process of its own."""
     config, out = tmp_path / "config.toml", tmp_path / "run"
     config.write_text(tomli_w.dumps(tiny_table(npz, rounds=100_000, checkpoint_every=1000)))
-    arguments = [sys.executable, "-m", "fedgela.cli", "run", str(config), "--out", str(out)]
-    started = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    started = start_command("run", config, "--out", out)
     end = time.monotonic() + 60
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").stat().st_size:
-        assert started.poll() is None and time.monotonic() < end
+        assert started.is_alive() and time.monotonic() < end
         time.sleep(0.02)
     yield started, out
     started.kill()
-    started.wait()
+    started.join()
 
 
 def test_a_killed_run_is_watched_to_its_end(
-    process: tuple[subprocess.Popen[bytes], Path], capsys: pytest.CaptureFixture[str]
+    process: tuple[ForkProcess, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     running, out = process
     assert Watcher(out).look().runs[0].stage == "running"
 
     def kill() -> None:
         time.sleep(0.5)
-        running.send_signal(signal.SIGKILL)
+        running.kill()
 
     threading.Thread(target=kill).start()
     watch_view.watch(Watcher(out), Console(file=io.StringIO()), once=False, every=0.05)
@@ -237,7 +237,8 @@ def test_a_killed_run_is_watched_to_its_end(
     ]
     assert len(rounds) > 1 and rounds == sorted(set(rounds))
     assert lines[-2].startswith("run  stopped") and "goes on" in lines[-1]
-    assert running.wait() == -signal.SIGKILL
+    running.join()
+    assert running.exitcode == -signal.SIGKILL
 
 
 def test_on_a_terminal_it_draws_over_itself_and_ends_with_the_run(finished: Path, tmp_path: Path) -> None:
