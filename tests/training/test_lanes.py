@@ -1,8 +1,9 @@
 """Lanes, however many and however wide, give what the eager engine gives; and what if they cannot."""
 
 import copy
+import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from torch.func import functional_call, vmap
 
 from fedgela.algorithms import ALGORITHMS
 from fedgela.errors import UserError
+from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
-from fedgela.models import build_net
+from fedgela.models import State, build_net
 from fedgela.server import Server
 from fedgela.training import Job, LaneEngine, Optimiser, WorkerEngine
 from fedgela.training.interface import Question
 from fedgela.training.lane import Lane, _no_garbage_collected
 from fedgela.training.lanes import groups_of
 from fedgela.training.stacking import make_stackable
-from helpers import serve, tiny
+from helpers import play, serve, tiny
 
 WAYS = [(1, 1), (1, 3), (2, 2), (3, 1)]  # lanes, width
 
@@ -42,23 +44,33 @@ def settings(method: str = "fedavg", **changes: Any) -> dict[str, Any]:
 
 
 def assert_same_rounds(plain: Server, fast: Server, rounds: int = 3) -> None:
-    a, b = plain.begin(), fast.begin()
-    for _ in range(rounds):
-        one, two = plain.step(a), fast.step(b)
-        assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
-        assert two["train_loss_by_class"] == pytest.approx(one["train_loss_by_class"], rel=1e-3)
-    for name, value in a.server.model.items():
-        torch.testing.assert_close(b.server.model[name], value, rtol=1e-3, atol=1e-5)
+    progress, records = play(plain, rounds)
+    assert_gives(fast, records, progress.server.model)
+
+
+def assert_gives(fast: Server, records: Sequence[Record], model: State) -> None:
+    progress = fast.begin()
+    for record in records:
+        found = fast.step(progress)
+        assert found["train_loss"] == pytest.approx(record["train_loss"], rel=1e-4)
+        assert found["train_loss_by_class"] == pytest.approx(record["train_loss_by_class"], rel=1e-3)
+    for name, value in model.items():
+        torch.testing.assert_close(progress.server.model[name], value, rtol=1e-3, atol=1e-5)
     fast.close()
+
+
+@functools.lru_cache(maxsize=1)  # for all the ways of a method, which follow each other
+def eager_rounds(npz: Path, method: str) -> tuple[list[Record], State]:
+    progress, records = play(serve(tiny(npz, engine="eager", **settings(method))))
+    return records, progress.server.model
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=lambda ways: f"{ways[0]}x{ways[1]}")
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_lanes_give_the_eager_engines_result(npz: Path, method: str, ways: tuple[int, int]) -> None:
-    plain = serve(tiny(npz, engine="eager", **settings(method)))
     fast = serve(tiny(npz, engine="lanes", lanes=ways[0], width=ways[1], **settings(method)))
     assert isinstance(fast.engine, WorkerEngine if ways[0] > 1 else LaneEngine)
-    assert_same_rounds(plain, fast)
+    assert_gives(fast, *eager_rounds(npz, method))
 
 
 OTHERS: list[dict[str, Any]] = [
