@@ -26,6 +26,15 @@ def numpy_generator(*address: int | str) -> np.random.Generator:
     return np.random.default_rng(seed_of(*address))
 
 
+def seed_torch(seed: int) -> None:
+    """torch.manual_seed. Where there is only a CPU, without its notes of the whole stack for every kind of
+    accelerator that might come: they take longer than a small client's step."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 def uniform(draw: Tensor, stream: int, shape: tuple[int, ...]) -> Tensor:
     """Numbers in [0, 1), float32 of this shape, from a counter-based hash of the draw's number.
 

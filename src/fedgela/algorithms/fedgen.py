@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update, cross_entropy
 from fedgela.models import Net, State
-from fedgela.randomness import generator, seed_of, uniform
+from fedgela.randomness import generator, seed_of, seed_torch, uniform
 
 _PARTS = ("0.weight", "0.bias", "1.running_mean", "1.running_var", "1.weight", "1.bias", "3.weight", "3.bias")
 FLOOR = 1e-4  # below which alpha and beta do not shrink
@@ -73,7 +73,7 @@ class FedGen(FedAvg):
 
     def _generator(self, d: int, C: int, seed: int) -> Generator:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(seed, "init", "generator"))
+            seed_torch(seed_of(seed, "init", "generator"))
             return Generator(self.noise, self.hidden, d, C)
 
     def initial_extra(self, d: int, C: int, seed: int) -> State:

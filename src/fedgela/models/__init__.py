@@ -18,7 +18,7 @@ from fedgela.models.norm import Policy, batchnorm_entries, with_groupnorm
 from fedgela.models.own import own_backbone, own_maker
 from fedgela.models.resnet import resnet18, resnet50
 from fedgela.models.weights import load_weights
-from fedgela.randomness import seed_of
+from fedgela.randomness import seed_of, seed_torch
 
 __all__ = [
     "BACKBONES",
@@ -117,8 +117,8 @@ def build_net(
 ) -> Net:
     """A net with initial weights from the seed: the same body for every method, whatever its head."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "init", "body"))
+        seed_torch(seed_of(seed, "init", "body"))
         backbone = make_backbone(model, spec, pretrained, weights, batchnorm)
         projection = nn.Linear(backbone.width, d)
-        torch.manual_seed(seed_of(seed, "init", "head"))
+        seed_torch(seed_of(seed, "init", "head"))
         return Net(backbone, projection, head())

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedgela.data import Dataset
 from fedgela.models import Net, State
 from fedgela.operations.dispatch import plain_pytorch
+from fedgela.randomness import seed_torch
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw
 from fedgela.training.optimiser import Optimiser
 
@@ -31,7 +32,7 @@ class EagerEngine:
         for job in jobs:
             # a net's own draws (dropout) are addressed as well: by the client and the round
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                torch.manual_seed(first_draw(plan, job.client))
+                seed_torch(first_draw(plan, job.client))
                 outcome = self._train_one(plan, job)
             yield outcome
 

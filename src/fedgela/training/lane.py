@@ -20,6 +20,7 @@ from fedgela.data import Dataset
 from fedgela.models import Net, State
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
+from fedgela.randomness import seed_torch
 from fedgela.training.interface import Job, Loss, Outcome, Plan, batches, first_draw, size_of_batch
 from fedgela.training.optimiser import Optimiser, clip_by_client
 from fedgela.training.stacking import ClientConv2d
@@ -198,7 +199,7 @@ class Lane:
         self.loss_sum.zero_()
         self.lr.copy_(torch.tensor(group.plan.lr))  # beyond float32 it is infinite, and the loss soon is too
         if draws_by_itself(self.recipe.net):
-            torch.manual_seed(first_draw(group.plan, group.jobs[0].client))
+            seed_torch(first_draw(group.plan, group.jobs[0].client))
 
     def _forget(self) -> None:
         """Momentum starts at zero in every phase."""
