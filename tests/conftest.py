@@ -1,6 +1,7 @@
 """What all tests share: one thread, reproducible property tests, and small data sets made to measure."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,15 @@ torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 # the same examples on every machine and in every run, and no failure because a machine is slow
 settings.register_profile("fedgela", deadline=None, derandomize=True, max_examples=40, database=None)
 settings.load_profile("fedgela")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, and thousands of small files would wait for the disk. That files are synced,
+    and when, test_files.py says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")
