@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import torch
 
-from fedgela.randomness import generator, numpy_generator, seed_of, uniform
+from fedgela.randomness import generator, numpy_generator, seed_of, seed_torch, uniform
 
 
 def test_a_seed_never_changes() -> None:
@@ -27,6 +27,13 @@ def test_a_draw_depends_on_its_address_and_not_on_earlier_draws() -> None:
     torch.manual_seed(5)
     assert torch.equal(first, torch.rand(4, generator=generator(0, "noise", 3)))
     assert not torch.equal(first, torch.rand(4, generator=generator(0, "noise", 4)))
+
+
+def test_torch_is_seeded_as_by_itself() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    seed_torch(5)
+    assert torch.equal(torch.rand(4), expected)
 
 
 def test_numpy_draws_are_addressed_too() -> None:
