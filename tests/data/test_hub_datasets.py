@@ -204,7 +204,7 @@ def test_without_network_and_file_one_message_says_what_to_put_where(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     told = refused("fed-isic2019")
-    assert f"fed-isic2019 is not in {tmp_path / 'data'}" in told
+    assert f"fed_isic2019.npz is not in {tmp_path / 'data'}" in told
     assert "127.0.0.1:9 cannot be reached" in told
     assert "put a file fed_isic2019.npz there with x_train" in told
     assert "client_train" in told
