@@ -83,6 +83,19 @@ def tuned(name: str) -> list[str]:
     return lines
 
 
+def by_strength(name: str) -> list[str]:
+    """FedGen's last round on validation data, by alpha = beta."""
+    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in rows_of(name):
+        groups[row["settings"]["partition"], row["settings"]["alpha"]].append(row)
+    lines = ["| digits, 10 rounds | alpha = beta | seeds | GA | PA |", "|---|---|---|---|---|"]
+    for (partition, alpha), rows in groups.items():
+        means = [statistics.fmean(row[metric] for row in rows) for metric in ("GA", "PA")]
+        seeds = ", ".join(row["settings"]["seed"] for row in rows)
+        lines.append(f"| `{partition}` | {alpha} | {seeds} | {means[0]:.1f} | {means[1]:.1f} |")
+    return lines
+
+
 def over_seeds(*names: str, top: int) -> list[str]:
     """The best settings of each method by mean GA at the last round; those with the most seeds first."""
     lines = ["| method | setting | seeds | GA last, mean ± std |", "|---|---|---|---|"]
@@ -234,6 +247,8 @@ def render(marker: str) -> list[str]:
         return over_seeds("digits-demo-first", "digits-demo-second", top=3)
     if name == "digits-20-rounds":
         return over_seeds(name, top=2)
+    if name == "fedgen-digits":
+        return by_strength(name)
     if name == "digits-options":
         return options(name)
     return single_runs(name, rest[0])

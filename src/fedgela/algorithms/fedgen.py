@@ -12,8 +12,9 @@ with h_k the head that client k has just sent, and both distances means over coo
     CE(f(x), y) + (B_g / B) alpha CE(h(G(eps, y~)), y~) + beta KL(softmax h(G(eps, y)) || softmax f(x))
 
 with y~ uniform over all classes and no gradient through the KL's target. As in the authors' code both terms
-start in the second round (the generator is untrained before), alpha = beta = 10 shrink by 0.98 a round
-down to 1e-4, and G is Linear-BatchNorm-ReLU-Linear, trained by Adam. The server needs label counts.
+start in the second round (the generator is untrained before), alpha and beta shrink by 0.98 a round down to
+1e-4, and G is Linear-BatchNorm-ReLU-Linear, trained by Adam. Their alpha = beta = 10 are for SGD without
+momentum, and break with it; 1 is what validation data chose (docs/methods.md). The server needs label counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +53,10 @@ class Generator(nn.Module):
 class FedGen(FedAvg):
     name: ClassVar[str] = "fedgen"
     title: ClassVar[str] = "FedGen"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"alpha,beta": ((10.0, 10.0), (1.0, 1.0), (0.1, 0.1))}
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"alpha,beta": ((1.0, 1.0), (10.0, 10.0), (0.1, 0.1))}
 
-    alpha: Annotated[float, Ge(0)] = 10.0
-    beta: Annotated[float, Ge(0)] = 10.0
+    alpha: Annotated[float, Ge(0)] = 1.0
+    beta: Annotated[float, Ge(0)] = 1.0
     decay: Annotated[float, Gt(0)] = 0.98
     eta: Annotated[float, Ge(0)] = 1.0
     generated: Annotated[int, Gt(1)] = 32  # B_g, and the generator's own batch
