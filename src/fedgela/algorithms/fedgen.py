@@ -14,7 +14,8 @@ with h_k the head that client k has just sent, and both distances means over coo
 with y~ uniform over all classes and no gradient through the KL's target. As in the authors' code both terms
 start in the second round (the generator is untrained before), alpha and beta shrink by 0.98 a round down to
 1e-4, and G is Linear-BatchNorm-ReLU-Linear, trained by Adam. Their alpha = beta = 10 are for SGD without
-momentum, and break with it; 1 is what validation data chose (docs/methods.md). The server needs label counts.
+momentum, and mostly break with it; 1 is what validation data chose (docs/methods.md). The server needs label
+counts.
 """
 
 from collections.abc import Callable, Sequence
