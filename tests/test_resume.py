@@ -281,6 +281,9 @@ def test_a_config_that_was_changed_meanwhile_is_refused_and_hardware_and_length_
     config.write_text(text.replace("lr = 0.05", "lr = 0.5"))
     with pytest.raises(UserError, match=r"config\.toml: lr is 0\.5 now, and was 0\.05 when the run began"):
         runs.resume(cut)
+    config.write_text("augment = true\n" + text)
+    with pytest.raises(UserError, match="augment is True now, and was None when the run began"):
+        runs.resume(cut)
     config.write_text(text.replace("rounds = 6", "rounds = 7").replace("threads = 1", "threads = 2"))
     assert runs.resume(cut)["rounds"] == 7
 

@@ -112,7 +112,7 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
                 f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
             )
         if checkpoint:
-            _check_settings(path, checkpoint.settings, _settings(experiment))
+            _check_settings(path, checkpoint.settings, _settings(server.experiment))
         with contextlib.closing(server):
             return go_on(folder, server, store, checkpoint, listener)
 
@@ -125,11 +125,13 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
-    for key in began.keys() & found.keys():
-        if began[key] != found[key]:
-            raise UserError(
-                f"{path / CONFIG}: {key} is {found[key]!r} now, and was {began[key]!r} when the run began"
-            )
+    """Keys that a later version has added count as what they are by default; an older version's checkpoint
+    has no settings at all."""
+    for key in sorted(began.keys() | found.keys()) if began else ():
+        default = Experiment.model_fields[key].default
+        was, now = began.get(key, default), found.get(key, default)
+        if was != now:
+            raise UserError(f"{path / CONFIG}: {key} is {now!r} now, and was {was!r} when the run began")
 
 
 def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | None = None) -> Record:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fedgela.bench import measure
+from fedgela.bench import measure, stage
 from fedgela.bench.contender import ENGINES, Engine
 from fedgela.bench.measure import Limit
 from fedgela.bench.rows import Row
@@ -114,3 +114,21 @@ def test_a_contender_s_error_comes_back_as_its_traceback(npz: Path, monkeypatch:
     failure = ContenderFailed(mine.recv())
     assert failure.reason == "the wheels came off"
     assert str(failure).startswith("Traceback")
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["short rounds", "long rounds"])
+def test_a_gpu_is_watched_until_there_are_enough_readings(
+    short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rounds too short to be looked at as well; no process is started, and there is no GPU."""
+    monkeypatch.setattr(stage, "gpu_utilisation", lambda device: 50.0)
+    monkeypatch.setattr(stage, "A_READING", -1.0)
+    watched = stage.Stage.__new__(stage.Stage)
+    watched._busy, watched._device = [], torch.device("cpu")
+    played: list[int] = []
+    monkeypatch.setattr(watched, "_send", played.append)
+    monkeypatch.setattr(watched, "_answer", lambda look: 1.0 if short else look())
+    assert watched.utilisation() == 50.0
+    assert len(played) == (stage.ENOUGH_READINGS if short else stage.ENOUGH_READINGS / 2)
+    monkeypatch.setattr(stage, "gpu_utilisation", lambda device: None)
+    assert watched.utilisation() is None

@@ -22,7 +22,9 @@ from fedgela.config import Experiment
 
 PATIENCE = 900.0  # seconds for an answer: a framework that hangs must not hold up the others
 SAMPLING = 0.1  # seconds between two looks at memory or the GPU
-ENOUGH_READINGS = 20  # of the GPU
+A_READING = 1.0  # seconds that a reading of the GPU is about
+ENOUGH_READINGS = 20
+LONGEST_WATCH = 10.0  # seconds of rounds that are played for readings alone
 
 
 class ContenderFailed(Exception):
@@ -83,14 +85,17 @@ class Stage:
     def utilisation(self) -> float | None:
         """Percent of the time in which the GPU is busy while this contender plays: in the rounds that were
         timed, and in more where these were too short to tell."""
-        if gpu_utilisation(self._device) is None:
+        look = self._watch_gpu()
+        if look is None:
             return None
-        while len(self._busy) < ENOUGH_READINGS:
+        began = time.monotonic()
+        while len(self._busy) < ENOUGH_READINGS and time.monotonic() - began < LONGEST_WATCH:
             self._send(1)
-            self._answer(self._watch_gpu(since=0.0))
-        return statistics.fmean(self._busy)
+            self._answer(look)
+            look()  # a round may be too short for it
+        return statistics.fmean(self._busy) if self._busy else None
 
-    def _watch_gpu(self, since: float = 1.0) -> Callable[[], None] | None:
+    def _watch_gpu(self) -> Callable[[], None] | None:
         """What to do while waiting for rounds. A reading is about the second before it, which at first is
         somebody else's."""
         if gpu_utilisation(self._device) is None:
@@ -98,7 +103,8 @@ class Stage:
         began = time.monotonic()
 
         def look() -> None:
-            if time.monotonic() - began > since and (now := gpu_utilisation(self._device)) is not None:
+            now = gpu_utilisation(self._device)
+            if time.monotonic() - began > A_READING and now is not None:
                 self._busy.append(now)
 
         return look
