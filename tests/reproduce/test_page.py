@@ -137,3 +137,25 @@ def test_another_model_is_another_task(make_entry) -> None:
     text = shown([make_entry(f"{WHERE}/fedgela", PA=99, GA=20, model="simple-cnn")])
     line = row(section(text, "Table 2"), "FedGELA")
     assert line.count("another task") == 2 and "▲" not in line and "▼" not in line
+
+
+def test_only_runs_of_one_task_are_held_against_each_other(make_entry) -> None:
+    where = "pcdd/cifar10/p10c2"
+    methods = [*common().baselines, "fedgela"]
+    small = [
+        make_entry(f"{where}/{m}", PA=80 + i, GA=40 + i, model="simple-cnn") for i, m in enumerate(methods)
+    ]
+    text = shown([*small, make_entry(f"{where}/fedavg", PA=95, GA=60), make_entry(f"{where}/fedgela", GA=61)])
+    assert "| 10 of 10 | 94.07 | 89.00 | another task |" in row(
+        section(text, "Table 5"), "Best baseline, cifar10 p10c2"
+    )
+    margins = text.split("## Margins")[1].split("##")[0]
+    over_fedavg = [line for line in margins.splitlines() if "over FedAvg" in line]
+    assert [line.split("|")[6].strip() for line in over_fedavg] == ["+1.00", "+10.00"]  # GA: each its own
+    assert margins.count("over best baseline") == 1  # of the small network, which all ten have
+
+
+def test_a_methods_own_settings_leave_the_task_as_it_is(make_entry) -> None:
+    mine = make_entry(f"{WHERE}/fedgela", GA=61, algorithm={"name": "fedgela", "phi": "power:0.5"})
+    text = shown([make_entry(f"{WHERE}/fedavg", GA=60), mine])
+    assert "+1.00" in row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg")

@@ -71,7 +71,8 @@ def page(entries: Sequence[Entry]) -> list[Block]:
 
 _MARGINS = (
     "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
-    "apart). Ours are paired by seed; against the best baseline they are given where all ten were run."
+    "apart). Ours are paired by seed and of one task: the same model, data, rounds and other settings but "
+    "the method's own; against the best baseline they are given where all ten were run."
 )
 
 
@@ -238,13 +239,13 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
     metrics = table(listed[0].table).metrics
     rows = []
     for summary in listed:
-        tried = standings.tried(summary.cells)
+        together = standings.together(summary.cells)
         title = "Best baseline" if summary.row == BEST_BASELINE else _title(summary.table, summary.row)
-        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(map(standings.of, tried)))
-        fields = [name, Field(f"{len(tried)} of {len(summary.cells)}")]
+        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(together))
+        fields = [name, Field(f"{len(together)} of {len(summary.cells)}")]
         for metric in metrics:
             values = list(standings.summary(summary, metric).values())
-            comparable = all(standing.comparable for standing in map(standings.of, tried) if standing)
+            comparable = all(standing.comparable for standing in together)
             paper, ours, difference = _beside(summary.printed.get(metric), values or None, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
         rows.append(tuple(fields))
@@ -303,21 +304,19 @@ def _count(values: Sequence[float]) -> str:
 def _margins(standings: Standings, notes: Notes) -> Grid | None:
     rows = []
     for cell in different_runs(c for c in cells(methods=["fedgela"]) if c.measures == "accuracy"):
-        mine = standings.of(cell)
-        if mine is None:
-            continue
         siblings = {c.method: c for c in cells(cell.table, cell.dataset, cell.setting)}
         baselines = [siblings[m] for m in common().baselines if m in siblings]
-        for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
-            found = [standings.of(other) for other in others]
-            if not others or any(one is None for one in found):
-                continue
-            theirs = [one for one in found if one is not None]
-            fields = [Field(f"{cell.dataset} {cell.setting}, over {against}", notes.numbers([mine, *theirs]))]
-            for metric in ("PA", "GA"):
-                fields.append(_printed_margin(cell, others, metric))
-                fields += [_our_margin(mine, theirs, metric, when) for when in ("best", "last")]
-            rows.append(tuple(fields))
+        for mine in standings.all_of(cell):
+            for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
+                theirs = [one for other in others if (one := standings.under(mine.task, other))]
+                if not theirs or len(theirs) < len(others):
+                    continue
+                where = f"{cell.dataset} {cell.setting}, over {against}"
+                fields = [Field(where, notes.numbers([mine, *theirs]))]
+                for metric in ("PA", "GA"):
+                    fields.append(_printed_margin(cell, others, metric))
+                    fields += [_our_margin(mine, theirs, metric, when) for when in ("best", "last")]
+                rows.append(tuple(fields))
     if not rows:
         return None
     head = [f"{metric} {part}" for metric in ("PA", "GA") for part in ("paper", "ours, best", "ours, last")]

@@ -14,6 +14,7 @@ from fedgela.reproduce.sizes import OFFICIAL
 
 # whoever changes these has another task, whose numbers are no better or worse than the paper's
 TASK = {"dataset", "image_size", "model", "partition", "clients"}
+DIVERGED = "the training loss was no finite number"
 CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
 
 
@@ -29,6 +30,11 @@ class Standing:
     @property
     def rounds(self) -> int:
         return max(entry.rounds_run for entry in self.entries.values())
+
+    @property
+    def task(self) -> tuple[str, ...]:
+        """The notes on all but the method itself: runs that have the same can be held against each other."""
+        return tuple(note for note in self.notes if not note.startswith(("algorithm.", DIVERGED)))
 
     def values(self, metric: str, when: str = "best") -> dict[int, float]:
         """By seed; GA, PA, an angle, or something measured."""
@@ -73,13 +79,22 @@ class Standings:
     def tried(self, chosen: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in chosen if cell.id in self._of]
 
+    def under(self, task: tuple[str, ...], cell: Cell) -> Standing | None:
+        """The best of a cell's standings of one task."""
+        return next((standing for standing in self.all_of(cell) if standing.task == task), None)
+
+    def together(self, chosen: Sequence[Cell]) -> list[Standing]:
+        """These cells' standings of one task: of the one that most cells were tried on, or the paper's."""
+        tasks = {standing.task for cell in chosen for standing in self.all_of(cell)}
+        by_task = {task: [s for cell in chosen if (s := self.under(task, cell))] for task in sorted(tasks)}
+        return max(by_task.values(), key=len, default=[])  # the paper's own task has no notes: it is first
+
     def summary(self, summary: Summary, metric: str) -> dict[int, float]:
-        """A summary's value by seed, of the seeds on which all of its cells were run."""
+        """A summary's value by seed, of the seeds on which all of its cells were run, as one task."""
         found: dict[int, dict[str, float]] = {}
-        for cell in summary.cells:
-            standing = self.of(cell)
-            for seed, value in (standing.values(metric) if standing else {}).items():
-                found.setdefault(seed, {})[cell.id] = value
+        for standing in self.together(summary.cells):
+            for seed, value in standing.values(metric).items():
+                found.setdefault(seed, {})[standing.cell.id] = value
         combined = {seed: summary.combine(values) for seed, values in sorted(found.items())}
         return {seed: value for seed, value in combined.items() if value is not None}
 
@@ -87,7 +102,7 @@ class Standings:
         """Rounds to FedAvg's best GA on the same seed, and the speedup over FedAvg's own (Table 9)."""
         cell = standing.cell
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, ["fedavg"])
-        base = self.of(base_cell)
+        base = self.under(standing.task, base_cell)
         found: dict[int, tuple[int | None, float | None]] = {}
         for seed, entry in standing.entries.items():
             if base is None or seed not in base.entries:
@@ -174,7 +189,7 @@ def _divergence(entries: Iterable[Entry]) -> list[str]:
     """A result, not another setting: runs of several seeds stay together."""
     lost = [entry for entry in entries if entry.diverged_round is not None]
     told = ", ".join(f"round {entry.diverged_round} (seed {entry.seed})" for entry in lost)
-    return [f"the training loss was no finite number from {told} on"] if lost else []
+    return [f"{DIVERGED} from {told} on"] if lost else []
 
 
 def _shown(value: object) -> str:
