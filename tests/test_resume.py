@@ -56,7 +56,7 @@ def run_until(experiment: Any, folder: Path, round: int) -> None:
 def wait_for(condition: Callable[[], bool], process: ForkProcess) -> None:
     end = time.monotonic() + 60
     while not condition():
-        assert process.is_alive(), "the run ended before it could be killed"
+        assert process.is_alive(), f"the run ended, with {process.exitcode}, before it could be killed"
         assert time.monotonic() < end, "the run does not get anywhere"
         time.sleep(0.0002)
 
@@ -90,7 +90,7 @@ def kill_while_writing(folder: str) -> Callable[[Path, ForkProcess], None]:
 
         leftovers = list(place.glob("*.writing")) if place.exists() else []
         for leftover in leftovers:  # a former kill's, which resume would remove first
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)
         wait_for(writing, process)
 
     return when
@@ -120,10 +120,10 @@ def test_a_killed_process_ends_as_if_it_had_never_been_killed(npz: Path, tmp_pat
     table = tiny_table(npz, rounds=60, **changes)
     runs.run(tiny(npz, rounds=60, **changes), tmp_path / "whole")
 
-    config, out = tmp_path / "config.toml", tmp_path / "killed"
+    config, out, said = tmp_path / "config.toml", tmp_path / "killed", tmp_path / "said.txt"
     config.write_text(tomli_w.dumps(table))
     for i, when in enumerate(kills):
-        process = start_command(*(("run", config, "--out", out) if i == 0 else ("resume", out)))
+        process = start_command(*(("run", config, "--out", out) if i == 0 else ("resume", out)), log=said)
         if i == 0:  # while we are here: a living process has its folder for itself
             wait_for((out / "config.toml").exists, process)
             with pytest.raises(UserError, match="another process is working in this folder"):
@@ -131,7 +131,7 @@ def test_a_killed_process_ends_as_if_it_had_never_been_killed(npz: Path, tmp_pat
         when(out, process)
         process.kill()
         process.join()
-        assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL, said.read_text()
     assert not (out / "result.json").exists()
     runs.resume(out)
     assert outcome_of(out) == outcome_of(tmp_path / "whole")

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,12 @@ class FolderStore:
     folder: Path
     saved: dict[int, str] = field(default_factory=dict)  # file names, as the last checkpoint has them
     changed: dict[int, State] = field(default_factory=dict)
+    leaving: dict[int, State] = field(default_factory=dict)  # on their way to the disk
 
     def get(self, client: int) -> State | None:
-        if client in self.changed:
-            return self.changed[client]
+        for models in (self.changed, self.leaving):
+            if client in models:
+                return models[client]
         if client in self.saved:
             return read_tensors(self.folder / self.saved[client])[0]
         return None
@@ -53,10 +56,15 @@ class FolderStore:
     def put(self, client: int, model: State) -> None:
         self.changed[client] = model
 
-    def save(self, round: int) -> None:
-        for client, model in self.changed.items():
-            self.saved[client] = write_tensors(self.folder, f"{client:06d}.round-{round:06d}", model)
-        self.changed.clear()
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint is to hold, copied out of a run that goes on."""
+
+    round: int
+    tensors: State
+    note: dict[str, Any]
+    clients: dict[int, State]  # those that changed since the last one
 
 
 @dataclass
@@ -103,6 +111,7 @@ class RunFolder:
         with lock:
             if not any(_taken(lock, fcntl.LOCK_EX, wait) for wait in LOCK_WAITS):
                 raise UserError(f"{self.path}: another process is working in this folder")
+            _held.add(lock)
             yield
 
     def is_locked(self) -> bool:
@@ -120,14 +129,9 @@ class RunFolder:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def save(
+    def snapshot(
         self, progress: Progress, store: FolderStore, seconds: float, data: str, settings: dict[str, Any]
-    ) -> None:
-        """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
-        metrics = self.path / METRICS
-        with metrics.open("rb+") as file:
-            os.fsync(file.fileno())
-        store.save(progress.round)
+    ) -> Snapshot:
         server = progress.server
         groups = {"model": server.model, "extra": server.extra, "private": server.private}
         groups["best"] = {
@@ -137,19 +141,32 @@ class RunFolder:
         }
         for name in ("visited", "right", "right_on_union"):
             groups.setdefault("tally", {})[name] = getattr(progress, name)
+        tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
+        metrics = (self.path / METRICS).read_bytes()
         note = {
             "round": progress.round,
             "best_round": progress.best_round,
             "best_GA": progress.best_GA,
-            "metrics_bytes": metrics.stat().st_size,
-            "metrics_checksum": checksum(metrics.read_bytes()),
+            "metrics_bytes": len(metrics),
+            "metrics_checksum": checksum(metrics),
             "seconds": seconds,
             "data": data,
             "settings": settings,
-            "clients": store.saved,
         }
-        tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
-        write_tensors(self.checkpoints, f"round-{progress.round:06d}", tensors, json.dumps(note))
+        clients = {client: _copied(model) for client, model in store.changed.items()}
+        store.changed, store.leaving = {}, clients
+        return Snapshot(progress.round, _copied(tensors), note, clients)
+
+    def save(self, snapshot: Snapshot, store: FolderStore) -> None:
+        """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
+        with (self.path / METRICS).open("rb+") as file:
+            os.fsync(file.fileno())
+        for client, model in snapshot.clients.items():
+            stem = f"{client:06d}.round-{snapshot.round:06d}"
+            store.saved[client] = write_tensors(self.clients, stem, model)
+        note = json.dumps({**snapshot.note, "clients": store.saved})
+        write_tensors(self.checkpoints, f"round-{snapshot.round:06d}", snapshot.tensors, note)
+        store.leaving = {}
         self._sweep()
 
     def _sweep(self) -> None:
@@ -183,7 +200,7 @@ class RunFolder:
         for folder in (self.checkpoints, self.clients, self.models):
             folder.mkdir(exist_ok=True)
             for leftover in folder.glob(f"*{TEMPORARY}"):
-                leftover.unlink()
+                leftover.unlink(missing_ok=True)
         paths = self._checkpoint_paths()
         for path in paths:
             try:
@@ -240,6 +257,15 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         return [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+
+
+# A forked process would inherit the lock, and keep it beyond the death of the one that took it
+_held: "weakref.WeakSet[IO[str]]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
+
+
+def _copied(tensors: State) -> State:
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
 
 def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:

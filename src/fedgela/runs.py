@@ -23,6 +23,7 @@ from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve
 from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder
+from fedgela.saving import Saver
 from fedgela.server import Server
 
 # what may differ between a folder's run and the command that finds it there
@@ -47,7 +48,7 @@ class Listener:
     def round(self, record: Record) -> None: ...
 
     def saved(self, round: int) -> None:
-        """A checkpoint is written: what ends the run here loses nothing."""
+        """A checkpoint is on its way to the disk: a run that ends here waits for it, and loses nothing."""
 
     def finishing(self) -> None: ...
 
@@ -178,8 +179,13 @@ def go_on(
     listener: Listener,
 ) -> Record:
     """From a checkpoint, or from the beginning, to the result."""
-    with _with_events(server.experiment, folder, listener) as hearing:
-        return _go_on(folder, server, store, checkpoint, hearing)
+    if checkpoint:
+        store.saved = checkpoint.clients
+    with (
+        _with_events(server.experiment, folder, listener) as hearing,
+        contextlib.closing(Saver(folder, store)) as saver,
+    ):
+        return _go_on(folder, server, saver, checkpoint, hearing)
 
 
 @contextlib.contextmanager
@@ -197,15 +203,13 @@ def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) 
 def _go_on(
     folder: RunFolder,
     server: Server,
-    store: FolderStore,
+    saver: Saver,
     checkpoint: Checkpoint | None,
     listener: Listener,
 ) -> Record:
     experiment = server.experiment
     progress = checkpoint.progress if checkpoint else server.begin()
     seconds = checkpoint.seconds if checkpoint else 0.0
-    if checkpoint:
-        store.saved = checkpoint.clients
     folder.cut_metrics(checkpoint.metrics_bytes if checkpoint else 0)
 
     listener.started(experiment, progress.round)
@@ -219,14 +223,16 @@ def _go_on(
         listener.round(record)
         if record["train_loss"] is None:
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
-        seconds += time.perf_counter() - began
         if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
+            so_far = seconds + time.perf_counter() - began
             data = server.federation.data.fingerprint
-            folder.save(progress, store, seconds, data, _settings(server.experiment))
+            saver.save(progress, so_far, data, _settings(server.experiment))
             listener.saved(progress.round)
+        seconds += time.perf_counter() - began
     listener.finishing()
     began = time.perf_counter()
     finetuned = server.finish(progress)
+    saver.wait()
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
     server.close()  # what its processes held is known once they have ended

@@ -7,8 +7,9 @@ from pathlib import Path
 from fedgela.files import TEMPORARY, read_tensors, write_tensors
 from fedgela.models import State
 
-# the server can go back to one of its last two checkpoints while the site is already a round ahead
-KEPT_ROUNDS = 3
+# the server can go back to one of the two checkpoints on its disk, which the last round's may not have
+# reached yet, while the site is already a round ahead
+KEPT_ROUNDS = 4
 
 
 @dataclass

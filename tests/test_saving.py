@@ -1,0 +1,112 @@
+"""A run does not wait for its disk, and what it writes beside its rounds is as safe as before."""
+
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedgela import runs
+from fedgela.runfolder import FolderStore, RunFolder, Snapshot
+from fedgela.runs import Listener
+from fedgela.server import Server
+from helpers import outcome_of, tiny
+
+SECONDS = 20.0  # far more than anything here takes
+
+
+def test_the_next_round_trains_while_a_checkpoint_is_written(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # FedRep's clients read, in every round, what they left in the one before
+    experiment = tiny(npz, algorithm="fedrep", rounds=4)
+    runs.run(experiment, tmp_path / "whole")
+    save, step = RunFolder.save, Server.step
+    next_round = [threading.Event() for _ in range(6)]
+
+    def save_after_the_next_round(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+        assert next_round[snapshot.round + 1].wait(SECONDS), "the run waits for its disk"
+        save(folder, snapshot, store)
+
+    def stepping(server: Server, progress: Any) -> Any:
+        record = step(server, progress)
+        next_round[progress.round].set()
+        if progress.round == experiment.rounds:
+            next_round[progress.round + 1].set()
+        return record
+
+    monkeypatch.setattr(RunFolder, "save", save_after_the_next_round)
+    monkeypatch.setattr(Server, "step", stepping)
+    runs.run(experiment, tmp_path / "slow")
+    assert outcome_of(tmp_path / "slow") == outcome_of(tmp_path / "whole")
+
+
+def test_a_full_disk_ends_the_run(npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        runs.run(tiny(npz), tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
+    with pytest.raises(OSError, match="No space left"):  # the only checkpoint is that of the last round
+        runs.run(tiny(npz, rounds=1), tmp_path / "short")
+    assert not (tmp_path / "short" / "result.json").exists()
+
+
+def test_a_run_that_is_stopped_waits_for_its_checkpoint(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(Listener):
+        def saved(self, round: int) -> None:
+            raise KeyboardInterrupt
+
+    save = RunFolder.save
+
+    def slowly(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+        time.sleep(0.2)
+        save(folder, snapshot, store)
+
+    monkeypatch.setattr(RunFolder, "save", slowly)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(tiny(npz), tmp_path, Stopping())
+    checkpoint = RunFolder(tmp_path).load(torch.device("cpu"), pytest.fail)
+    assert checkpoint is not None and checkpoint.progress.round == 1
+
+
+def test_what_a_checkpoint_is_to_hold_does_not_change_with_the_run(tmp_path: Path, npz: Path) -> None:
+    runs.run(tiny(npz), tmp_path)
+    folder = RunFolder(tmp_path)
+    checkpoint = folder.load(torch.device("cpu"), pytest.fail)
+    assert checkpoint is not None
+    progress, store = checkpoint.progress, FolderStore(folder.clients, checkpoint.clients)
+    store.put(0, {"w": torch.zeros(3)})
+    model = store.get(0)
+    assert model is not None
+    snapshot = folder.snapshot(progress, store, 0.0, "", {})
+    for tensor in (progress.visited, *progress.server.model.values(), model["w"]):
+        tensor.fill_(-1)
+    assert torch.equal(snapshot.clients[0]["w"], torch.zeros(3))
+    assert all(bool((value != -1).any()) for value in snapshot.tensors.values() if value.numel())
+    assert store.get(0) is snapshot.clients[0]  # until it is on disk
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="there is no forking on this system"
+)
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """A worker ends a little later than the process that was killed: `resume` need not wait for it."""
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(SECONDS,), daemon=True)
+        worker.start()
+        assert folder.is_locked()
+    try:
+        with folder.locked():  # nobody has it any more
+            assert worker.is_alive()
+    finally:
+        worker.kill()
+        worker.join()
