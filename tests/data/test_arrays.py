@@ -12,6 +12,7 @@ from fedgela.data import build_federation, load_dataset
 from fedgela.data.npz import keep_npz
 from fedgela.data.split import every_fifth
 from fedgela.errors import UserError
+from helpers import tiny_dataset
 
 # -- the split of data that comes without --------------------------------------------------------------
 
@@ -268,3 +269,14 @@ def test_the_datas_own_clients_are_taken_unless_told_otherwise(tmp_path: Path) -
         parse_experiment({"dataset": str(path), "clients": 2, "min_samples": 1, "device": "cpu"})
     )
     assert experiment.partition == "dirichlet:0.1"
+
+
+def test_a_device_without_room_for_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_dataset()
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    with pytest.raises(UserError, match="cpu: out of memory for the data set's 0 MB"):
+        data.to(torch.device("cpu"))

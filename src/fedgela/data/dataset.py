@@ -92,9 +92,16 @@ class Dataset:
 
     def to(self, device: torch.device, contiguous: bool = False) -> "Dataset":
         """The same on a device; images lie there with their channels last, or, if contiguous, first."""
-        there = {name: getattr(self, name).to(device) for name in _TENSORS}
-        if contiguous:
-            there["x_train"] = there["x_train"].contiguous()
+        try:
+            there = {name: getattr(self, name).to(device) for name in _TENSORS}
+            if contiguous:
+                there["x_train"] = there["x_train"].contiguous()
+        except torch.OutOfMemoryError:
+            megabytes = sum(getattr(self, name).nbytes for name in _TENSORS) / 1e6
+            raise UserError(
+                f"{device}: out of memory for the data set's {megabytes:.0f} MB; nvidia-smi shows what else "
+                "uses the GPU, and device = 'cpu' does without"
+            ) from None
         moved = dataclasses.replace(self, **there)
         if "statistics" in self.__dict__:  # worked out already: not once more
             moved.__dict__["statistics"] = tuple(value.to(device) for value in self.statistics)
