@@ -1,0 +1,3 @@
+from fedgela.cli import main
+
+main()

@@ -1,0 +1,110 @@
+"""Commands that look: inspect, theory, report, watch."""
+
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+from rich.console import Console
+
+from fedgela.cli.complaints import complain
+from fedgela.cli.options import describes_an_experiment, table_of
+from fedgela.errors import UserError
+
+
+@describes_an_experiment("rounds", "epochs", "lr", "device", "engine", "track", "tensorboard")
+def inspect(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(metavar="[DATASET|CONFIG.toml]", help="a data set, or an experiment")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="a folder for text, JSON, PNG and HTML")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the split among clients")] = None,
+) -> None:
+    """Tell before training who holds what, and whether FedGELA is likely to help."""
+    from fedgela import inspection, inspection_report
+    from fedgela.config import parse_experiment
+
+    config = Path(source) if source and source.endswith(".toml") else None
+    if config is not None:
+        context.params["config"] = config
+    elif source is not None:
+        if context.params["dataset"] is not None:
+            raise UserError(f"--dataset {context.params['dataset']}: the data set is already given, {source}")
+        context.params["dataset"] = source
+    if out is not None:
+        inspection_report.check_folder(out)
+    found = inspection.inspect(parse_experiment(table_of(context), str(config or "config")))
+    console = Console()
+    if console.is_terminal:
+        for block in inspection_report.blocks(found):
+            console.print(block if isinstance(block, str) else block.to_rich(), markup=False, highlight=False)
+            console.print()
+    else:
+        print(inspection_report.to_text(found), end="")
+    if out is not None:
+        written = inspection_report.save(found, out)
+        print(f"written to {out}: {', '.join(written)}")
+        if "heatmap.png" not in written:
+            print(inspection_report.NO_PICTURES)
+
+
+def theory(
+    out: Annotated[Path | None, typer.Option("--out", help="a folder for text, JSON and figures")] = None,
+    only: Annotated[str | None, typer.Option(help="lemmas, structure or convergence")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the ETF, the split among clients and the batches")] = 0,
+) -> None:
+    """Check the paper's lemmas and theorems: what is measured beside what they predict."""
+    from fedgela import inspection_report, theory
+    from fedgela.theory import figures, report
+
+    if only is not None and only not in theory.PARTS:
+        raise UserError(f"--only: lemmas, structure or convergence, not {only!r}")
+    if out is not None:
+        inspection_report.check_folder(out)
+        figures.require_matplotlib()
+    found = theory.run((only,) if only else theory.PARTS, seed)
+    print(report.to_text(found), end="")
+    if out is not None:
+        print(f"written to {out}: {', '.join(report.save(found, out))}")
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_FOLDER...", help="runs, seeds of one, comparisons, or folders of them"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the HTML file to write")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", help="a folder for every picture as PNG and SVG, in papers' sizes"),
+    ] = None,
+    features: Annotated[str, typer.Option(help="how features are drawn: pca, or tsne (slower)")] = "pca",
+) -> None:
+    """Write one HTML file that shows runs and compares them; it needs no network and no server."""
+    from fedgela import report as reporting
+
+    if features not in ("pca", "tsne"):
+        raise UserError(f"--features: pca or tsne, not {features!r}")
+    reporting.check_places(out, figures)
+    made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))
+    made.save(out, figures)
+    for line in made.notes:
+        complain(f"note: {line}")
+    drawn = f", {len(made.pictures)} figures to {figures}" if figures is not None else ""
+    open_ = sum(run.result is None for run in made.runs)
+    told = f" ({open_} not finished)" if open_ else ""
+    print(f"{len(made.runs)} run{'s' if len(made.runs) > 1 else ''}{told}: written to {out}{drawn}")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a run, seeds of one, or a comparison")],
+    once: Annotated[bool, typer.Option("--once", help="say how it stands, and end")] = False,
+    every: Annotated[float, typer.Option(min=0.05, max=3600.0, help="seconds between looks")] = 1.0,
+) -> None:
+    """Show how running or finished runs get on, from their files; ends when they end."""
+    from fedgela.watch import Watcher
+    from fedgela.watch_view import watch as show
+
+    show(Watcher(folder), Console(), once, every)

@@ -1,0 +1,139 @@
+"""Commands that measure the software itself: bench, and reproduce, against the paper."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgela.cli.options import DataDir, Device, Epochs, Seeds, Set, names_of, seeds_of
+from fedgela.errors import UserError
+
+
+def bench(
+    workload: Annotated[
+        str | None, typer.Option(help="digits, simple-cnn or resnet18, by comma; by default by the device")
+    ] = None,
+    engines: Annotated[
+        str, typer.Option(help="by comma, of those installed; the plain loop is always measured")
+    ] = "plain,fedgela,flower,pfl,fluke",
+    samples: Annotated[int | None, typer.Option(min=1, help="training samples at most")] = None,
+    epochs: Epochs = None,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds timed together")] = 1,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="how often engines take turns")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="where cifar10.npz lies, if anywhere")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    out: Annotated[Path | None, typer.Option("--out", help="a JSON file to write")] = None,
+) -> None:
+    """Measure samples a second: this engine beside the plain loop and other frameworks."""
+    from fedgela import bench as benchmark
+    from fedgela.files import write_json
+
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"--out: {out} is to be a file in a folder that exists")
+    options = benchmark.Options(
+        workloads=names_of(workload),
+        engines=names_of(engines),
+        samples=samples,
+        epochs=epochs,
+        rounds=rounds,
+        repetitions=repetitions,
+        data_dir=data_dir,
+        device=device,
+    )
+
+    def keep(rows: list[benchmark.Row]) -> None:
+        if out is not None:
+            write_json(out, benchmark.to_json(rows))
+
+    rows = benchmark.run(options, lambda line: print(line, file=sys.stderr, flush=True), keep)
+    print(benchmark.to_text(rows), end="")
+    if out is not None:
+        print(f"written to {out}")
+    if any(row.error and not benchmark.ENGINES[row.engine].is_peer for row in rows):
+        raise typer.Exit(1)
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="tables and figures by name; with --add, folders of runs"),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="what there is, and what the ledger has")] = False,
+    table: Annotated[bool, typer.Option("--table", help="write the paper's tables with ours beside")] = False,
+    add: Annotated[bool, typer.Option("--add", help="take finished runs, or a ledger's lines, over")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="tell the seconds that it takes; run nothing")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="every cell at tiny size on made-up data")] = False,
+    dataset: Annotated[str | None, typer.Option(help="of the tables' data sets, this one")] = None,
+    setting: Annotated[str | None, typer.Option(help="of the tables' settings these, by comma")] = None,
+    methods: Annotated[str | None, typer.Option(help="of the tables' methods these, by comma")] = None,
+    seeds: Seeds = None,
+    ledger: Annotated[Path, typer.Option(help="the ledger, JSON lines")] = Path("results/ledger.jsonl"),
+    out: Annotated[Path, typer.Option("--out", help="the folder of the runs")] = Path("runs/reproduce"),
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="fewer than the paper's; the table says so")
+    ] = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    data_note: Annotated[
+        str | None, typer.Option(help="what differs in the data from what the paper names, for the table")
+    ] = None,
+    device: Device = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="seconds; stops between rounds, the same command goes on")
+    ] = None,
+    cell: Annotated[str | None, typer.Option(help="with --add: the cell that the runs count for")] = None,
+    images_per_second: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL=VALUE", help="for --plan; by default the ledger's")
+    ] = None,
+    page: Annotated[Path, typer.Option(help="where --table writes")] = Path("docs/reproduction.md"),
+    html: Annotated[Path | None, typer.Option(help="with --table: the same in colours")] = None,
+) -> None:
+    """Run cells of the paper's tables, keep them in a ledger, and show them beside the paper's numbers."""
+    from fedgela.reproduce import command, listing, planning
+    from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.tasks import tasks_of
+
+    asked = {"--list": list_, "--table": table, "--add": add, "--plan": plan, "--smoke": smoke}
+    if sum(asked.values()) > 1:
+        raise UserError(f"{' and '.join(name for name, on in asked.items() if on)}: one at a time")
+    named = names or []
+    if add:
+        lines, refused = command.add([Path(name) for name in named], ledger, cell, data_note)
+        print("\n".join(lines))
+        raise typer.Exit(1 if refused else 0)
+    if cell is not None:
+        raise UserError("--cell goes with --add")
+    if table:
+        command.write_page(ledger, page, html)
+        print(f"written to {page}" + (f" and {html}" if html is not None else ""))
+        return
+    chosen = command.chosen_cells(named, dataset, setting, names_of(methods))
+    if list_:
+        entries = read_ledger(ledger)
+        for name in named:
+            print("\n".join(listing.list_table(name, entries)))
+        if not named:
+            print("\n".join(listing.list_tables(entries)))
+        return
+    if smoke:
+        outcome = command.smoke(chosen)[0]
+        print(f"{len(outcome.added)} runs work, {len(outcome.failed)} do not")
+        raise typer.Exit(1 if outcome.failed else 0)
+    if not (named or plan):
+        raise UserError("name a table, such as main; 'fedgela reproduce --list' shows all")
+    if not chosen:
+        raise UserError("no cell of the paper fits; 'fedgela reproduce --list TABLE' shows a table's")
+    changes = [f"rounds={rounds}"] if rounds is not None else []
+    for key, value in (("data_dir", data_dir), ("device", device)):
+        changes += [f"{key}={json.dumps(value)}"] if value is not None else []
+    tasks = tasks_of(chosen, seeds_of(seeds) or [0], [*changes, *(set_ or [])])
+    if plan:
+        rates = planning.parse_rates(images_per_second or [])
+        print("\n".join(planning.plan(tasks, read_ledger(ledger), rates)))
+        return
+    outcome, lines = command.run(tasks, out, ledger, budget, data_note)
+    print("\n".join(lines))
+    if outcome.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,157 @@
+"""Commands that train: run, resume, compare, tune, burden."""
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from fedgela.cli.options import (
+    Algorithms,
+    Config,
+    Out,
+    Seeds,
+    TensorBoard,
+    describes_an_experiment,
+    methods_of,
+    seeds_of,
+    table_of,
+)
+from fedgela.errors import UserError
+
+
+@describes_an_experiment()
+def run(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    seeds: Seeds = None,
+) -> None:
+    """Train one method, on one seed or several, into a folder."""
+    from fedgela import runs
+    from fedgela.config import parse_experiment
+    from fedgela.progress import make_view
+    from fedgela.seeds import run_seeds
+
+    wanted = seeds_of(seeds)
+    experiment = parse_experiment(table_of(context), str(config or "config"))
+    console = Console()
+    if wanted is None or len(wanted) == 1:
+        if wanted:
+            experiment = experiment.with_(seed=wanted[0])
+        with make_view(console) as view:
+            result = runs.run(experiment, out, view)
+    else:
+        with make_view(console, len(wanted)) as view:
+            result = run_seeds(experiment, wanted, out, view)
+    _print_result(result, out)
+
+
+def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")], tensorboard: TensorBoard = None) -> None:
+    """Continue a run after any interruption; it ends as if it had never been interrupted."""
+    from fedgela.progress import make_view
+    from fedgela.runs import resume as resume_run
+    from fedgela.seeds import holds_seeds, resume_seeds
+
+    console = Console()
+    with make_view(console) as view:
+        several = holds_seeds(folder)
+        go_on = resume_seeds if several else resume_run
+        result = go_on(folder, view, tensorboard)
+    _print_result(result, folder)
+
+
+@describes_an_experiment("algorithm", "engine")
+def compare(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    algorithms: Algorithms = None,
+    seeds: Seeds = None,
+) -> None:
+    """Train several methods on the same federation, and print one table."""
+    from fedgela import compare as comparing
+    from fedgela.progress import SAME_COMMAND, make_view
+
+    experiments, wanted = methods_of(context)
+    console = Console()
+    with make_view(console, len(experiments) * len(wanted)) as view:
+        view.goes_on = SAME_COMMAND
+        comparison = comparing.compare(experiments, wanted, out, view)
+    if console.is_terminal:
+        console.print(comparison.to_rich())
+    else:
+        print(comparison.to_text(), end="")
+    print(f"written to {out}")
+    if any(row.errors for row in comparison.rows):
+        raise typer.Exit(1)
+
+
+@describes_an_experiment("algorithm", "engine", "track", "tensorboard")
+def tune(
+    context: typer.Context,
+    out: Out,
+    config: Config = None,
+    algorithms: Algorithms = None,
+    trials: Annotated[int, typer.Option(min=1, help="settings tried, the same for every method")] = 6,
+    validation: Annotated[
+        float, typer.Option(help="share of each client's training samples to choose by")
+    ] = 0.2,
+    by: Annotated[str, typer.Option(help="what is chosen by: GA, PA or both")] = "both",
+    seeds: Seeds = None,
+) -> None:
+    """Search each method's own grid on validation data, and write the chosen values as a config."""
+    from fedgela import tune as tuning
+    from fedgela.progress import SAME_COMMAND, make_view
+
+    if by not in ("GA", "PA", "both"):
+        raise UserError(f"--by: GA, PA or both, not {by!r}")
+    if not 0 < validation < 1:
+        raise UserError(f"--validation: a share above 0 and below 1, not {validation:g}")
+    if trials > len(tuning.LR_FACTORS):
+        raise UserError(f"--trials: at most {len(tuning.LR_FACTORS)}, the learning rates FedAvg can try")
+    experiments, wanted = methods_of(context)
+    total = len(experiments) * len(wanted) * trials
+    with make_view(Console(), total) as view:
+        view.goes_on = SAME_COMMAND
+        best = tuning.tune(experiments, wanted, trials, validation, cast(tuning.Metric, by), out, view)
+    for name, trial in best.items():
+        settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)
+        score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
+        print(f"{name:12s} {score}  {settings}")
+    print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")
+    if any(trial.error for trial in best.values()):
+        raise typer.Exit(1)
+
+
+@describes_an_experiment("algorithm", "rounds", "lr", "engine", "track", "tensorboard")
+def burden(
+    context: typer.Context,
+    config: Config = None,
+    algorithms: Algorithms = "all",
+    repetitions: Annotated[int, typer.Option(min=1)] = 5,
+    out: Annotated[Path | None, typer.Option("--out", help="a JSON file to write")] = None,
+) -> None:
+    """Measure what each method costs a client: time, and parameters held, kept and sent."""
+    from fedgela import burden as measuring
+    from fedgela.files import write_json
+
+    burdens = measuring.measure(methods_of(context)[0], repetitions)
+    print("\n".join(measuring.lines(burdens)))
+    if out is not None:
+        write_json(out, [vars(b) for b in burdens])
+
+
+def _print_result(result: dict[str, Any], out: Path) -> None:
+    several = "seeds" in result
+    for name in ("GA", "PA", "PA_finetuned", "GA_locals"):
+        if name not in result:
+            continue
+        r = result[name]
+        if several:
+            parts = [f"{w} {r[w]['mean']:.2f} ± {r[w]['std']:.2f}" for w in ("best", "last")]
+            parts.append(f"over {len(result['seeds'])} seeds")
+        else:
+            parts = [f"{w} {r[w]:.2f} (round {r[w + '_round']})" for w in ("best", "last")]
+        print("  ".join([name, *parts]))
+    print(f"written to {out}")
