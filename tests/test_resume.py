@@ -82,16 +82,15 @@ def kill_while_writing(folder: str) -> Callable[[Path, ForkProcess], None]:
     def when(out: Path, process: ForkProcess) -> None:
         place = out / folder
 
-        def writing() -> bool:
+        def written() -> set[tuple[int, int]]:
             try:
-                return any(entry.name.endswith(".writing") for entry in os.scandir(place))
+                found = [entry for entry in os.scandir(place) if entry.name.endswith(".writing")]
+                return {(entry.inode(), entry.stat().st_mtime_ns) for entry in found}
             except FileNotFoundError:
-                return False
+                return set()
 
-        leftovers = list(place.glob("*.writing")) if place.exists() else []
-        for leftover in leftovers:  # a former kill's, which resume would remove first
-            leftover.unlink(missing_ok=True)
-        wait_for(writing, process)
+        before = written()  # may be a former kill's
+        wait_for(lambda: bool(written() - before), process)
 
     return when
 
@@ -155,7 +154,8 @@ def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
         listener = Notes()
         runs.resume(folder, listener)
         assert listener.began_at == round - round % 2
-        assert not any("checkpoint" in note for note in listener.notes)
+        told = [note for note in listener.notes if "checkpoint" in note]
+        assert len(told) == (round == 1)  # a round that no checkpoint has is lost, and nothing else
         assert outcome_of(folder) == outcome_of(tmp_path / "whole")
 
 
@@ -313,6 +313,18 @@ def test_a_run_that_starts_again_says_so(cut: Path) -> None:
     runs.resume(cut, listener)
     # "trying the one before it" is not true of the oldest
     assert any("again" in note or "round 0" in note for note in listener.notes)
+
+
+def test_checkpoints_that_are_gone_are_told_of(cut: Path, whole: dict[str, Any]) -> None:
+    for path in (cut / "checkpoints").iterdir():
+        path.unlink()
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert listener.began_at == 0
+    assert listener.notes == [
+        "there is no checkpoint, none was written yet or they are gone: starting from round 0"
+    ]
+    assert outcome_of(cut) == whole
 
 
 def test_a_flipped_byte_in_the_metrics_is_noticed(cut: Path, whole: dict[str, Any]) -> None:

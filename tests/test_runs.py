@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -21,7 +22,7 @@ from fedgela.progress import PlainView
 from fedgela.runs import RunFolder, best_and_last
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_table
+from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_arrays, tiny_table
 
 
 @pytest.fixture
@@ -71,6 +72,16 @@ def test_a_finished_folder_holds_what_the_module_says(npz: Path, tmp_path: Path)
     found = RunFolder(tmp_path / "a").experiment()
     assert (found.sample, found.model, found.partition_seed) == (4, "tiny-cnn", 0)
     assert runs.resolve(found)[0] == found
+
+
+def test_classes_that_nobody_trains_on_are_named(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    seen = arrays["y_train"] != 2
+    arrays |= {"x_train": arrays["x_train"][seen], "y_train": arrays["y_train"][seen]}
+    np.savez(tmp_path / "gap.npz", **arrays, class_names=["ant", "bee", "cat", "dog"])
+    listener = Notes()
+    runs.run(tiny(tmp_path / "gap.npz", partition="iid", rounds=1), tmp_path / "run", listener)
+    assert "classes that are tested, but that nobody has training samples of: cat" in listener.notes
 
 
 def test_the_finished_models_are_those_of_the_best_and_the_last_round(npz: Path, tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ class RunFolder:
             for leftover in folder.glob(f"*{TEMPORARY}"):
                 leftover.unlink(missing_ok=True)
         paths = self._checkpoint_paths()
+        if not paths and (self.path / METRICS).exists() and (self.path / METRICS).stat().st_size:
+            note("there is no checkpoint, none was written yet or they are gone: starting from round 0")
         for path in paths:
             try:
                 checkpoint = self._read_checkpoint(path, device)

@@ -39,6 +39,13 @@ class Federation:
     train_counts: Tensor  # [N, C], int64: n_kc
     test_counts: Tensor  # [N, C], int64
 
+    @property
+    def only_tested(self) -> list[int]:
+        """Classes that are in test sets, but that nobody has a training sample of."""
+        unseen = self.train_counts.sum(dim=0) == 0
+        classes: list[int] = torch.nonzero(unseen & (self.test_counts.sum(dim=0) > 0)).flatten().tolist()
+        return classes
+
     def on(self, device: torch.device) -> "Federation":
         """The same with the data's tensors on a device; indices and counts stay on the CPU."""
         return dataclasses.replace(self, data=self.data.to(device))
