@@ -288,6 +288,14 @@ def test_a_config_that_was_changed_meanwhile_is_refused_and_hardware_and_length_
     assert runs.resume(cut)["rounds"] == 7
 
 
+def test_a_run_whose_learning_rates_are_those_of_its_length_keeps_it(npz: Path, tmp_path: Path) -> None:
+    run_until(tiny(npz, rounds=4, schedule="cosine"), tmp_path, 3)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 8"))
+    with pytest.raises(UserError, match="rounds is 8 now, and was 4 when the run began"):
+        runs.resume(tmp_path)
+
+
 BOTH: dict[str, Callable[[Path], object]] = {
     "both truncated": lambda folder: [truncate(checkpoint(folder, i)) for i in (0, 1)],
     "shared client flipped": lambda folder: flip(client_of_both(folder)),

@@ -374,6 +374,17 @@ def test_methods_are_compared_on_one_federation(npz: Path, key: str) -> None:
         assert experiments_of(table, [], "config")["fedgela"].lr == 0.1
 
 
+def test_a_methods_own_batch_size_leaves_the_federation_as_it_is(npz: Path) -> None:
+    table = {
+        **tiny_table(npz, partition="dirichlet:0.5"),
+        "methods": {"fedavg": {}, "fedgela": {"batch_size": 9}},
+    }
+    found = [runs.resolve(experiment) for experiment in experiments_of(table, [], "config").values()]
+    assert [experiment.batch_size for experiment, _ in found] == [5, 9]
+    assert [experiment.min_samples for experiment, _ in found] == [5, 5]
+    assert torch.equal(*(federation.train_counts for _, federation in found))
+
+
 def test_a_comparisons_folder_is_no_run_to_resume(npz: Path, tmp_path: Path, view: PlainView) -> None:
     run_comparison(npz, tmp_path, view, ("fedavg",))
     with pytest.raises(UserError, match="of a comparison or a search, repeat the command"):

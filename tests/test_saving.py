@@ -13,7 +13,7 @@ from fedgela import runs
 from fedgela.runfolder import FolderStore, RunFolder, Snapshot
 from fedgela.runs import Listener
 from fedgela.server import Server
-from helpers import outcome_of, tiny
+from helpers import Notes, outcome_of, tiny
 
 SECONDS = 20.0  # far more than anything here takes
 
@@ -75,6 +75,25 @@ def test_a_run_that_is_stopped_waits_for_its_checkpoint(
         runs.run(tiny(npz), tmp_path, Stopping())
     checkpoint = RunFolder(tmp_path).load(torch.device("cpu"), pytest.fail)
     assert checkpoint is not None and checkpoint.progress.round == 1
+
+
+def test_a_full_disk_does_not_hide_why_a_run_ended(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(Notes):
+        def saved(self, round: int) -> None:
+            raise KeyboardInterrupt
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "save", full)
+    listener = Stopping()
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(tiny(npz), tmp_path, listener)
+    assert (
+        listener.notes[-1] == "the last checkpoint could not be written ([Errno 28] No space left on device)"
+    )
 
 
 def test_what_a_checkpoint_is_to_hold_does_not_change_with_the_run(tmp_path: Path, npz: Path) -> None:

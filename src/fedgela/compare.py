@@ -77,6 +77,10 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
                 raise UserError(
                     f"{place}: methods share one federation: {key} is set once for all, above the tables"
                 )
+        if experiments[name].min_samples is None and "batch_size" in for_run:
+            # a client has a batch at least, but a method's own batch does not change who has what
+            common = shared.get("batch_size", Experiment.model_fields["batch_size"].default)
+            experiments[name] = experiments[name].with_(min_samples=common)
     return experiments
 
 

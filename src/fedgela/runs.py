@@ -123,8 +123,10 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
-    """What must stay as it is while a run goes on. It may be made longer."""
-    table = {key: value for key, value in plain_table(experiment).items() if key not in (*HARDWARE, "rounds")}
+    """What must stay as it is while a run goes on. It may be made longer, unless its learning rates are those
+    of its length."""
+    free = HARDWARE if experiment.schedule == "cosine" else (*HARDWARE, "rounds")
+    table = {key: value for key, value in plain_table(experiment).items() if key not in free}
     plain: dict[str, Any] = json.loads(json.dumps(table))
     return plain
 
@@ -187,7 +189,7 @@ def go_on(
         store.saved = checkpoint.clients
     with (
         _with_events(server.experiment, folder, listener) as hearing,
-        contextlib.closing(Saver(folder, store)) as saver,
+        Saver(folder, store, listener.note) as saver,
     ):
         return _go_on(folder, server, saver, checkpoint, hearing)
 

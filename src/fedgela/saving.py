@@ -1,6 +1,8 @@
 """Checkpoints are written beside the rounds: what a disk takes, a run does not wait for."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 from fedgela.rounds import Progress
@@ -8,11 +10,11 @@ from fedgela.runfolder import FolderStore, RunFolder
 
 
 class Saver:
-    """One checkpoint at a time is on its way to the disk. Whoever closes this waits for it; a process that is
+    """One checkpoint at a time is on its way to the disk. Whoever leaves this waits for it; a process that is
     killed before it is there goes on from the one before."""
 
-    def __init__(self, folder: RunFolder, store: FolderStore) -> None:
-        self.folder, self.store = folder, store
+    def __init__(self, folder: RunFolder, store: FolderStore, note: Callable[[str], None]) -> None:
+        self.folder, self.store, self.note = folder, store, note
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
 
@@ -27,8 +29,18 @@ class Saver:
         if writing is not None:
             writing.result()
 
-    def close(self) -> None:
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, reason: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A run that ends for a reason of its own ends for that one, whatever the disk says."""
         try:
             self.wait()
+        except Exception as error:
+            if reason is None or reason is error:
+                raise
+            self.note(f"the last checkpoint could not be written ({error})")
         finally:
             self._thread.shutdown()

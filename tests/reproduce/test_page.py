@@ -159,3 +159,34 @@ def test_a_methods_own_settings_leave_the_task_as_it_is(make_entry) -> None:
     mine = make_entry(f"{WHERE}/fedgela", GA=61, algorithm={"name": "fedgela", "phi": "power:0.5"})
     text = shown([make_entry(f"{WHERE}/fedavg", GA=60), mine])
     assert "+1.00" in row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg")
+
+
+def test_the_best_baseline_is_that_of_the_best_of_its_settings(make_entry) -> None:
+    where = "pcdd/cifar10/p10c2"
+    entries = [make_entry(f"{where}/{m}", GA=40) for m in common().baselines]
+    tuned = make_entry(f"{where}/fedgen", GA=48, algorithm={"name": "fedgen", "alpha": 10.0, "beta": 10.0})
+    text = shown([*entries, tuned, make_entry(f"{where}/fedgela", GA=50)])
+    margins = text.split("## Margins")[1]
+    assert row(margins, "cifar10 p10c2, over best baseline").split("|")[6].strip() == "+2.00"
+    assert row(margins, "cifar10 p10c2, over FedAvg").split("|")[6].strip() == "+10.00"
+    assert "| 48.00 |" in row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
+
+
+def test_runs_on_other_data_or_in_another_precision_are_not_held_against_each_other(make_entry) -> None:
+    mine = make_entry(f"{WHERE}/fedgela", GA=61)
+    data = mine.data.model_copy(update={"fingerprint": "e" * 16})
+    for other in ({"precision": "bf16"}, {"data": data}):
+        theirs = make_entry(f"{WHERE}/fedavg", GA=60, line=other)
+        margins = shown([mine, theirs]).partition("## Margins")[2]
+        assert "+1.00" not in margins.split("## Table")[0]
+        # nor do they make one mean
+        two = [make_entry(f"{WHERE}/fedavg", GA=50), make_entry(f"{WHERE}/fedavg", GA=60, seed=1, line=other)]
+        assert "55.00" not in section(shown(two), "Table 2")
+
+
+def test_lines_that_cannot_be_read_are_not_held_against_each_other(make_entry) -> None:
+    def old(entry):
+        return entry.model_copy(update={"config": {**entry.config, "forgotten": 1}})
+
+    text = shown([old(make_entry(f"{WHERE}/fedgela", GA=61)), old(make_entry(f"{WHERE}/fedavg", rounds=5))])
+    assert "## Margins" not in text

@@ -7,7 +7,8 @@ Collins et al., Exploiting Shared Representations for Personalized Federated Lea
 
 Only the body is averaged; a client's head stays with it. The authors use 10 + 1 epochs on CIFAR10 with two
 classes a client, 10 + 5 on CIFAR10 with five and on CIFAR100. The default halves the local epochs of the run
-instead, 5 + 5 of 10, so that every method trains for as long (with one local epoch it takes one of each).
+instead, 5 + 5 of 10, so that every method trains for as long (with one local epoch it takes one of each). It
+is too little for either where an epoch is a step or two: a search tries 10 + 10 as well.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class FedRep(FedAvg):
     PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
     keeps_model: ClassVar[bool] = True
     grid: ClassVar[dict[str, tuple[object, ...]]] = {
-        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 5))
+        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 10), (10, 5))
     }
 
     head_epochs: Annotated[int, Ge(0)] | None = None

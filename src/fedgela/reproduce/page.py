@@ -1,5 +1,6 @@
 """docs/reproduction.md: the paper's tables with ours beside, from the registry and a ledger."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from fedgela.paper import (
@@ -16,7 +17,7 @@ from fedgela.paper import (
 from fedgela.reproduce.document import Block, Field, Grid, Heading, Listing, Paragraph, Tone
 from fedgela.reproduce.entries import different_runs, run_of
 from fedgela.reproduce.ledger import Entry
-from fedgela.reproduce.standing import Standing, Standings, mean_and_std
+from fedgela.reproduce.standing import Standing, Standings, best_values, mean_and_std
 
 TITLE = "The paper's tables, and ours"
 UNTRIED = Field("untried", tone="untried")
@@ -72,7 +73,8 @@ def page(entries: Sequence[Entry]) -> list[Block]:
 _MARGINS = (
     "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
     "apart). Ours are paired by seed and of one task: the same model, data, rounds and other settings but "
-    "the method's own; against the best baseline they are given where all ten were run."
+    "the method's own; against the best baseline they are given where all ten were run, each with the best "
+    "of the settings that it was run with."
 )
 
 
@@ -240,12 +242,15 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
     rows = []
     for summary in listed:
         together = standings.together(summary.cells)
+        counted = [standing for of_cell in together for standing in of_cell]
+        if summary.row != BEST_BASELINE:
+            counted = [of_cell[0] for of_cell in together]
         title = "Best baseline" if summary.row == BEST_BASELINE else _title(summary.table, summary.row)
-        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(together))
+        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(counted))
         fields = [name, Field(f"{len(together)} of {len(summary.cells)}")]
         for metric in metrics:
             values = list(standings.summary(summary, metric).values())
-            comparable = all(standing.comparable for standing in together)
+            comparable = all(standing.comparable for standing in counted)
             paper, ours, difference = _beside(summary.printed.get(metric), values or None, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
         rows.append(tuple(fields))
@@ -308,11 +313,11 @@ def _margins(standings: Standings, notes: Notes) -> Grid | None:
         baselines = [siblings[m] for m in common().baselines if m in siblings]
         for mine in standings.all_of(cell):
             for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
-                theirs = [one for other in others if (one := standings.under(mine.task, other))]
+                theirs = [found for other in others if (found := standings.under(mine.task, other))]
                 if not theirs or len(theirs) < len(others):
                     continue
                 where = f"{cell.dataset} {cell.setting}, over {against}"
-                fields = [Field(where, notes.numbers([mine, *theirs]))]
+                fields = [Field(where, notes.numbers([mine, *itertools.chain(*theirs)]))]
                 for metric in ("PA", "GA"):
                     fields.append(_printed_margin(cell, others, metric))
                     fields += [_our_margin(mine, theirs, metric, when) for when in ("best", "last")]
@@ -337,13 +342,13 @@ def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> Field:
     return NOTHING if mine is None or not values else Field(_signed(mine - max(values)))
 
 
-def _our_margin(mine: Standing, theirs: Sequence[Standing], metric: str, when: str) -> Field:
-    ours = mine.values(metric, when)
-    others = [one.values(metric, when) for one in theirs]
+def _our_margin(mine: Standing, theirs: Sequence[Sequence[Standing]], metric: str, when: str) -> Field:
+    """Over each of the others, of which one may stand there with several settings of its own."""
+    others = [best_values(standings, metric, when) for standings in theirs]
     paired = [
-        value - max(other[seed] for other in others)
-        for seed, value in ours.items()
-        if all(seed in other for other in others)
+        value - max(other[draw] for other in others)
+        for draw, value in mine.values(metric, when).items()
+        if all(draw in other for other in others)
     ]
     if not paired:
         return NOTHING

@@ -7,15 +7,19 @@ from functools import cache
 from typing import Any
 
 from fedgela.measures import communication
-from fedgela.paper import Cell, Summary, cells, experiment_of
+from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, experiment_of
 from fedgela.reproduce.ledger import ORIGINAL, Entry
 from fedgela.reproduce.settings import Settings, differences, settings_of
 from fedgela.reproduce.sizes import OFFICIAL
 
 # whoever changes these has another task, whose numbers are no better or worse than the paper's
 TASK = {"dataset", "image_size", "model", "partition", "clients"}
-DIVERGED = "the training loss was no finite number"
+UNREADABLE = "settings of another version of this software, which this one does not know"
 CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
+
+
+Task = tuple[tuple[str, ...], str | None]  # what is not as in the paper, but for the method's own; precision
+Draw = tuple[int, str]  # a seed, and the data's fingerprint: by these runs of several methods are paired
 
 
 @dataclass(frozen=True)
@@ -25,24 +29,26 @@ class Standing:
     cell: Cell
     entries: Mapping[int, Entry]  # by seed
     notes: tuple[str, ...]  # what is not as in the paper; none: it is a reproduction
-    comparable: bool  # whether it is the same task at least
+    notes_on_the_task: tuple[str, ...]  # those on all but the method itself
+    precision: str | None
+    comparable: bool  # whether it is the same task as the paper's at least
 
     @property
     def rounds(self) -> int:
         return max(entry.rounds_run for entry in self.entries.values())
 
     @property
-    def task(self) -> tuple[str, ...]:
-        """The notes on all but the method itself: runs that have the same can be held against each other."""
-        return tuple(note for note in self.notes if not note.startswith(("algorithm.", DIVERGED)))
+    def task(self) -> Task:
+        """Standings of one task can be held against each other."""
+        return self.notes_on_the_task, self.precision
 
-    def values(self, metric: str, when: str = "best") -> dict[int, float]:
-        """By seed; GA, PA, an angle, or something measured."""
-        found: dict[int, float] = {}
+    def values(self, metric: str, when: str = "best") -> dict[Draw, float]:
+        """GA, PA, an angle, or something measured."""
+        found: dict[Draw, float] = {}
         for seed, entry in self.entries.items():
             value = _value(entry, metric, when)
             if value is not None:
-                found[seed] = value
+                found[seed, entry.data.fingerprint] = value
         return found
 
 
@@ -79,30 +85,36 @@ class Standings:
     def tried(self, chosen: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in chosen if cell.id in self._of]
 
-    def under(self, task: tuple[str, ...], cell: Cell) -> Standing | None:
-        """The best of a cell's standings of one task."""
-        return next((standing for standing in self.all_of(cell) if standing.task == task), None)
+    def under(self, task: Task, cell: Cell) -> list[Standing]:
+        """A cell's standings of one task: one, or several of a method that was run with several settings."""
+        return [standing for standing in self.all_of(cell) if standing.task == task]
 
-    def together(self, chosen: Sequence[Cell]) -> list[Standing]:
+    def together(self, chosen: Sequence[Cell]) -> list[list[Standing]]:
         """These cells' standings of one task: of the one that most cells were tried on, or the paper's."""
         tasks = {standing.task for cell in chosen for standing in self.all_of(cell)}
-        by_task = {task: [s for cell in chosen if (s := self.under(task, cell))] for task in sorted(tasks)}
-        return max(by_task.values(), key=len, default=[])  # the paper's own task has no notes: it is first
+        # sorted: the paper's own task, without notes, is first among equals
+        by_task = [
+            [found for cell in chosen if (found := self.under(task, cell))]
+            for task in sorted(tasks, key=lambda task: (task[0], task[1] or ""))
+        ]
+        return max(by_task, key=len, default=[])
 
-    def summary(self, summary: Summary, metric: str) -> dict[int, float]:
-        """A summary's value by seed, of the seeds on which all of its cells were run, as one task."""
-        found: dict[int, dict[str, float]] = {}
-        for standing in self.together(summary.cells):
-            for seed, value in standing.values(metric).items():
-                found.setdefault(seed, {})[standing.cell.id] = value
-        combined = {seed: summary.combine(values) for seed, values in sorted(found.items())}
-        return {seed: value for seed, value in combined.items() if value is not None}
+    def summary(self, summary: Summary, metric: str) -> dict[Draw, float]:
+        """A summary's value on each draw on which all of its cells were run, as one task. A best baseline has
+        the best of its settings, any other row a method's own as in the paper."""
+        found: dict[Draw, dict[str, float]] = {}
+        for of_cell in self.together(summary.cells):
+            counted = of_cell if summary.row == BEST_BASELINE else of_cell[:1]
+            for draw, value in best_values(counted, metric).items():
+                found.setdefault(draw, {})[of_cell[0].cell.id] = value
+        combined = {draw: summary.combine(values) for draw, values in sorted(found.items())}
+        return {draw: value for draw, value in combined.items() if value is not None}
 
     def reached(self, standing: Standing) -> dict[int, tuple[int | None, float | None]]:
         """Rounds to FedAvg's best GA on the same seed, and the speedup over FedAvg's own (Table 9)."""
         cell = standing.cell
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, ["fedavg"])
-        base = self.under(standing.task, base_cell)
+        base = next(iter(self.under(standing.task, base_cell)), None)
         found: dict[int, tuple[int | None, float | None]] = {}
         for seed, entry in standing.entries.items():
             if base is None or seed not in base.entries:
@@ -116,27 +128,47 @@ class Standings:
         return found
 
 
+def best_values(standings: Iterable[Standing], metric: str, when: str = "best") -> dict[Draw, float]:
+    """The largest of several standings' values, by draw."""
+    found: dict[Draw, float] = {}
+    for standing in standings:
+        for draw, value in standing.values(metric, when).items():
+            found[draw] = max(value, found.get(draw, value))
+    return found
+
+
 def _records(entry: Entry) -> list[dict[str, Any]]:
     return [{"round": i, "GA": GA} for i, GA in enumerate(entry.GA_by_round, start=1)]
 
 
 def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
-    groups: dict[tuple[str, tuple[str, ...]], dict[int, Entry]] = {}
+    groups: dict[tuple[Any, ...], dict[int, Entry]] = {}
     for entry in entries:  # a later line of the same seed takes the place of an earlier one
         if entry.kind == CELL_KINDS.get(cell.measures, "run"):
-            key = (entry.settings_hash(), tuple(notes_on(cell, entry)))
+            key = (entry.settings_hash(), tuple(notes_on(cell, entry)), entry.precision, _fixed_data(entry))
             groups.setdefault(key, {})[entry.seed] = entry
-    found = [
-        Standing(
-            cell,
-            dict(sorted(group.items())),
-            (*notes, *_divergence(group.values())),
-            all(_same_task(cell, entry) for entry in group.values()),
+    found = []
+    for (hash, notes, precision, _), group in groups.items():
+        on_the_task = [note for note in notes if not note.startswith("algorithm.")]
+        if UNREADABLE in notes:  # nothing is known of what it can be held against
+            on_the_task.append(hash)
+        found.append(
+            Standing(
+                cell,
+                dict(sorted(group.items())),
+                (*notes, *_divergence(group.values())),
+                tuple(on_the_task),
+                precision,
+                all(_same_task(cell, entry) for entry in group.values()),
+            )
         )
-        for (_, notes), group in groups.items()
-    ]
     found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
     return [standing for standing in found if not _superseded(standing, found)]
+
+
+def _fixed_data(entry: Entry) -> str | None:
+    """The data's fingerprint, which is every seed's own where clients are drawn from those that data has."""
+    return None if entry.config.get("partition") == "natural" else entry.data.fingerprint
 
 
 def _superseded(standing: Standing, others: Sequence[Standing]) -> bool:
@@ -164,7 +196,7 @@ def notes_on(cell: Cell, entry: Entry) -> list[str]:
     notes = []
     settings = entry.settings()
     if settings is None:
-        notes.append("settings of another version of this software, which this one does not know")
+        notes.append(UNREADABLE)
     else:
         apart = differences(wanted_settings(cell), settings)
         for d in sorted(apart, key=lambda d: d.key != "rounds"):
@@ -189,7 +221,7 @@ def _divergence(entries: Iterable[Entry]) -> list[str]:
     """A result, not another setting: runs of several seeds stay together."""
     lost = [entry for entry in entries if entry.diverged_round is not None]
     told = ", ".join(f"round {entry.diverged_round} (seed {entry.seed})" for entry in lost)
-    return [f"{DIVERGED} from {told} on"] if lost else []
+    return [f"the training loss was no finite number from {told} on"] if lost else []
 
 
 def _shown(value: object) -> str:
