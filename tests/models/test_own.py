@@ -1,13 +1,15 @@
 """A user's own net, by import path."""
 
+import contextlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fedgela.config import parse_experiment
+from fedgela.config import Experiment, parse_experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
@@ -87,6 +89,35 @@ class DropsByFunction(nn.Module):
 class FailsInTraining(DropsByFunction):
     def forward(self, x):
         return torch.mm(x, x) if self.training else super().forward(x)
+
+
+class DecidesByValue(DropsByFunction):
+    def forward(self, x):
+        return self.flat(x.flatten(1) * 2 if x.sum() > 0 else x.flatten(1))
+
+
+class ReadsAValue(DropsByFunction):
+    def forward(self, x):
+        return self.flat(x.flatten(1) / (1 + float(x.abs().max())))
+
+
+class Norms(DropsByFunction):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        return self.norm(self.flat(x.flatten(1)))
+
+
+class SharesWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(self.first(x.flatten(1)).relu())
 
 
 class CannotBeMade(nn.Module):
@@ -245,3 +276,28 @@ def test_training_leaves_the_global_generator_alone(npz: Path) -> None:
     before = torch.get_rng_state()
     server.step(server.begin())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def trained(npz: Path, name: str, **changes: Any) -> tuple[Experiment, Record]:
+    server = serve(tiny(npz, model=f"own_nets_of_a_test:{name}", **changes))
+    with contextlib.closing(server):
+        return server.experiment, server.step(server.begin())
+
+
+@pytest.mark.parametrize("name", ["DecidesByValue", "ReadsAValue"])
+def test_a_net_whose_way_its_values_decide_trains_clients_one_by_one(npz: Path, name: str) -> None:
+    experiment, record = trained(npz, name)
+    assert (experiment.engine, experiment.width) == ("lanes", 1)
+    plain = trained(npz, name, engine="eager")[1]
+    assert record["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["TakesSpec", "Norms"])
+def test_a_net_of_usual_layers_trains_clients_together(npz: Path, name: str) -> None:
+    assert trained(npz, name)[0].width == 4
+
+
+def test_a_net_with_a_parameter_in_two_places_trains_by_the_plain_engine(npz: Path) -> None:
+    assert trained(npz, "SharesWeights")[0].engine == "eager"
+    with pytest.raises(UserError, match="engine: lanes cannot train a model that has one parameter in two"):
+        trained(npz, "SharesWeights", engine="lanes")

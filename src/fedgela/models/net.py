@@ -14,6 +14,7 @@ class Backbone(nn.Module):
     """Maps a batch of samples, as an InputSpec describes them, to features [B, width]."""
 
     draws = False  # whether it draws numbers in training, beside layers of dropout
+    stacks = True  # whether vmap can train several clients' as one; of layers it is known without trying
     fused = False  # whether operations of ours already do on a GPU what a compiler would
 
     def __init__(self, width: int) -> None:

@@ -2,15 +2,17 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from fedgela.errors import UserError
 from fedgela.imports import load, told
 from fedgela.inputs import InputSpec
-from fedgela.models.net import Backbone
+from fedgela.models.net import Backbone, State
 
 
 class OwnBackbone(Backbone):
@@ -49,6 +51,7 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
         backbone.draws = draws(net, _zeros(spec))
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
+    backbone.stacks = stacks(net, _zeros(spec))
     return backbone
 
 
@@ -98,6 +101,29 @@ def draws(net: nn.Module, x: Tensor) -> bool:
         before = torch.get_rng_state()
         copy.deepcopy(net).train()(x)
         return not torch.equal(before, torch.get_rng_state())
+
+
+def stacks(net: nn.Module, x: Tensor) -> bool:
+    """Whether two clients' nets can go forward and backward as one: not where a tensor's values decide what
+    is computed, as in `if x.max() > 1`."""
+    net = copy.deepcopy(net).train()
+    of_two = {name: torch.stack([value, value]) for name, value in net.state_dict().items()}
+    trained = [of_two[name] for name, parameter in net.named_parameters() if parameter.requires_grad]
+    for parameters in trained:
+        parameters.requires_grad_()
+
+    def features(weights: State, x: Tensor) -> Tensor:
+        z: Tensor = functional_call(net, weights, (x,))
+        return z
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of what vmap is slow at
+            z = vmap(features, randomness="different")(of_two, torch.stack([x, x]))
+            if trained:
+                z.sum().backward()  # type: ignore[no-untyped-call]
+    except Exception:  # whatever it is, such a net trains its clients one by one
+        return False
+    return True
 
 
 def _kind(thing: object) -> str:

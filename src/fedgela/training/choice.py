@@ -58,7 +58,11 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     """The experiment with engine, lanes, width, compile, precision and threads filled in."""
     e = experiment
     gpu = torch.device(e.device).type == "cuda"
-    engine = "lanes" if e.engine == "auto" else e.engine
+    engine = e.engine
+    if engine == "auto":
+        engine = "eager" if _shares_weights(net) else "lanes"
+    elif engine == "lanes" and _shares_weights(net):
+        raise UserError("engine: lanes cannot train a model that has one parameter in two places; eager can")
     work = _work(e, net, federation)
     lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
     lanes, width = e.lanes or lanes, e.width or width
@@ -128,6 +132,8 @@ def _on_cpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
 
 def batchable(net: Net, by_our_kernels: bool = False) -> bool:
     """Whether clients' nets can be one wide net."""
+    if not net.backbone.stacks:
+        return False
     for part in net.modules():
         if isinstance(part, nn.Conv2d):
             if by_our_kernels and not fits(part):
@@ -136,6 +142,12 @@ def batchable(net: Net, by_our_kernels: bool = False) -> bool:
         elif not (any(part.children()) or isinstance(part, BATCHABLE) or _is_ours(part)):
             return False
     return True
+
+
+def _shares_weights(net: Net) -> bool:
+    """Whether a parameter stands in two places. A state has each place apart, and lanes compute with states:
+    the two would part."""
+    return len(list(net.parameters())) < len(list(net.named_parameters(remove_duplicate=False)))
 
 
 def _is_fused(net: Net) -> bool:
