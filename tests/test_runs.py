@@ -363,6 +363,15 @@ def test_another_config_in_the_same_folder_is_an_error_and_changes_nothing(
     assert listing(tmp_path) == before
 
 
+def test_a_comparison_has_its_folder_for_itself(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(UserError, match="another process is working in this folder"),
+    ):
+        run_comparison(npz, tmp_path, view, ("fedavg",))
+    assert not (tmp_path / "table.json").exists()
+
+
 @pytest.mark.parametrize("key", ["partition", "clients", "seed"])
 def test_methods_are_compared_on_one_federation(npz: Path, key: str) -> None:
     own = {"partition": "iid", "clients": 3, "seed": 5}[key]

@@ -7,21 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from rich.console import Console
 
 from fedgela import cli
 from fedgela.algorithms import ALGORITHMS
 from fedgela.compare import experiments_of
 from fedgela.config import Experiment
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
 from fedgela.progress import PlainView
-from fedgela.tune import LR_FACTORS, Trial, _best, candidates, tune
+from fedgela.runfolder import RunFolder
+from fedgela.runs import run_or_resume
+from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, tune
 from helpers import tiny, tiny_table
 
 
 def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: object) -> dict[str, Trial]:
     experiments = {name: tiny(npz, algorithm=name, finetune_epochs=1, **changes) for name in names}
     with PlainView(Console(quiet=True)) as view:
-        return tune(experiments, [0, 1], trials, 0.25, "both", out, view)
+        return best_of(tune(experiments, [0, 1], trials, 0.25, "both", out, view), "both")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -66,9 +71,9 @@ def test_the_test_set_is_never_looked_at(npz: Path, tmp_path: Path) -> None:
 
 def test_the_best_trial_wins_and_the_earlier_of_equals() -> None:
     trials = [Trial("m", {"lr": i}, GA, PA) for i, (GA, PA) in enumerate([(50, 90), (60, 80), (40, 99)])]
-    assert _best(trials, "both")["m"].settings == {"lr": 0}
-    assert _best(trials, "GA")["m"].settings == {"lr": 1}
-    assert _best(trials, "PA")["m"].settings == {"lr": 2}
+    assert best_of(trials, "both")["m"].settings == {"lr": 0}
+    assert best_of(trials, "GA")["m"].settings == {"lr": 1}
+    assert best_of(trials, "PA")["m"].settings == {"lr": 2}
 
 
 def test_what_a_method_has_for_itself_it_keeps(npz: Path, tmp_path: Path) -> None:
@@ -110,7 +115,38 @@ def test_a_failing_trial_is_named_and_the_others_stand(npz: Path, tmp_path: Path
     best = search(npz, tmp_path, ["fedavg", "fedgela"], projection=2)  # too small for an ETF of 4 classes
     assert best["fedavg"].error is None
     assert "at least 4 dimensions" in str(best["fedgela"].error)
-    assert "fedgela" not in tomllib.loads((tmp_path / "tuned.toml").read_text())["methods"]
+    text = (tmp_path / "tuned.toml").read_text()
+    assert "fedgela" not in tomllib.loads(text)["methods"]
+    assert "3 trials a method but for what failed or is to come (fedavg 3, fedgela 0)" in text
+
+
+def test_a_search_with_a_failed_trial_ends_with_an_error_code(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(experiment: Experiment, folder: Path, view: PlainView) -> Record:
+        if "trial-2" in folder.parts:
+            raise ValueError("no luck")
+        return run_or_resume(experiment, folder, view)
+
+    monkeypatch.setattr("fedgela.tune.run_or_resume", failing)
+    config = tmp_path / "config.toml"
+    config.write_text(tomli_w.dumps(tiny_table(npz, algorithm="fedavg")))
+    arguments = [str(config), "--algorithms", "fedavg", "--trials", "3", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["fedgela", "tune", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 1
+    assert "1 of 3 trials failed, and were not chosen from" in capsys.readouterr().err
+    assert "(fedavg 2)" in (tmp_path / "out/tuned.toml").read_text()
+
+
+def test_a_search_has_its_folder_for_itself(npz: Path, tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(UserError, match="another process is working in this folder"),
+    ):
+        search(npz, tmp_path, ["fedavg"])
+    assert not (tmp_path / "tuned.toml").exists()
 
 
 @pytest.mark.parametrize(

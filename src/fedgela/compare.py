@@ -4,9 +4,10 @@ OUT/METHOD/seed-0/    one run each
 OUT/table.json .csv .md .txt
 """
 
+import contextlib
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,13 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     A run that fails leaves the others' results in place, and its error in the table.
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
-    make_folder(out)
+    with working_in(out):
+        return _compare(experiments, seeds, out, view)
+
+
+def _compare(
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
+) -> Comparison:
     rows = {name: Row(name) for name in experiments}
     for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
         for name, experiment in experiments.items():
@@ -155,10 +162,14 @@ class Conflict(UserError):
     """Another run lies where one should go."""
 
 
-def make_folder(out: Path) -> None:
+@contextlib.contextmanager
+def working_in(out: Path) -> Iterator[None]:
+    """A folder for several runs and their table, made and kept to this process."""
     if RunFolder(out).exists() or holds_seeds(out):
         raise already_holds_a_run(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: cannot be made a folder ({error.strerror})") from None
+    with RunFolder(out).locked():
+        yield

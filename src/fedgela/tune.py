@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from fedgela.compare import check_possible, make_folder
+from fedgela.compare import check_possible, working_in
 from fedgela.config import Experiment, plain_table
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
@@ -72,11 +72,23 @@ def tune(
     by: Metric,
     out: Path,
     view: View,
-) -> dict[str, Trial]:
-    """The best trial of every method. Run again, it goes on where it stopped."""
+) -> list[Trial]:
+    """Every trial of every method, in turn. Run again, it goes on where it stopped."""
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
-    make_folder(out)
+    with working_in(out):
+        return _tune(experiments, seeds, trials, validation, by, out, view)
+
+
+def _tune(
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    trials: int,
+    validation: float,
+    by: Metric,
+    out: Path,
+    view: View,
+) -> list[Trial]:
     done: list[Trial] = []
     for name, experiment in experiments.items():
         for number, settings in enumerate(candidates(experiment, trials), 1):
@@ -96,7 +108,7 @@ def tune(
             done.append(trial)
             _save(done, experiments, seeds, trials, validation, by, out)
     view.label = ""
-    return _best(done, by)
+    return done
 
 
 def _run_trial(
@@ -120,7 +132,7 @@ def _run_trial(
     return results
 
 
-def _best(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
+def best_of(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
     """The best trial of each method; the earlier of equals, so that the experiment's own values win a tie."""
     best: dict[str, Trial] = {}
     for trial in trials:
@@ -142,7 +154,7 @@ def _save(
     write_json(out / "trials.json", [vars(trial) for trial in done])
     shared = plain_table(next(iter(experiments.values())))
     methods = {}
-    for name, trial in _best(done, by).items():
+    for name, trial in best_of(done, by).items():
         if trial.error is None:
             table = plain_table(experiments[name])
             chosen = {**table.pop("algorithm"), **table, **trial.settings}
@@ -155,9 +167,13 @@ def _save(
     for own in methods.values():
         for key in (*shared, "seed", "validation"):
             own.pop(key, None)
+    counted = {name: sum(t.method == name and t.error is None for t in done) for name in experiments}
+    told = f"{trials} trials a method"
+    if set(counted.values()) != {trials}:
+        told += f" but for what failed or is to come ({', '.join(f'{k} {n}' for k, n in counted.items())})"
     header = (
         f"# Chosen by {'the mean of GA and PA' if by == 'both' else by} at the last round on validation data "
-        f"({validation:g} of each\n# client's training samples), {trials} trials a method, "
+        f"({validation:g} of each\n# client's training samples), {told},\n# "
         f"seeds {', '.join(map(str, seeds))}. No test set was looked at.\n"
     )
     write_atomically(out / "tuned.toml", header + tomli_w.dumps({**shared, "methods": methods}))

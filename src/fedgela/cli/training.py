@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from fedgela.cli.complaints import complain
 from fedgela.cli.options import (
     Algorithms,
     Config,
@@ -114,13 +115,16 @@ def tune(
     total = len(experiments) * len(wanted) * trials
     with make_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND
-        best = tuning.tune(experiments, wanted, trials, validation, cast(tuning.Metric, by), out, view)
-    for name, trial in best.items():
+        metric = cast(tuning.Metric, by)
+        done = tuning.tune(experiments, wanted, trials, validation, metric, out, view)
+    for name, trial in tuning.best_of(done, metric).items():
         settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)
         score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
         print(f"{name:12s} {score}  {settings}")
     print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")
-    if any(trial.error for trial in best.values()):
+    failed = sum(trial.error is not None for trial in done)
+    if failed:
+        complain(f"{failed} of {len(done)} trials failed, and were not chosen from")
         raise typer.Exit(1)
 
 
