@@ -50,6 +50,26 @@ def write_config(npz: Path, path: Path, **changes: Any) -> Path:
     return path
 
 
+def test_an_interruption_before_a_run_has_begun_does_not_promise_to_go_on(
+    command: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedgela.runs.resolve", interrupted)
+    code, _, err = command("run", config, "--out", tmp_path / "run")
+    assert (code, err) == (130, "fedgela: interrupted; nothing was written yet\n")
+    monkeypatch.undo()
+    monkeypatch.setattr("fedgela.server.Server.step", interrupted)
+    code, _, err = command("run", config, "--out", tmp_path / "run")
+    assert (code, err) == (130, "fedgela: interrupted; 'fedgela resume DIR' goes on\n")
+
+
+def test_no_name_is_no_method(command: Cli, config: Path, tmp_path: Path) -> None:
+    code, _, err = command("compare", config, "--algorithms", " ", "--out", tmp_path / "all")
+    assert (code, err) == (2, "fedgela: --algorithms: there is no method's name\n")
+
+
 # -- mistakes --------------------------------------------------------------------------------------
 
 # arguments after 'run --out out', and what the complaint must say

@@ -130,10 +130,27 @@ def test_events_can_begin_when_a_run_is_resumed(npz: Path, tmp_path: Path) -> No
     runs.resume(out, tensorboard=True)
     assert events_of(out) == expected_of(out)  # from the first round on
 
+    later = tmp_path / "later"
+    interrupted(tiny(npz), later, after=1)
+    with pytest.raises(KeyboardInterrupt):
+        runs.resume(later, Stop(2), tensorboard=True)
+    runs.resume(later)  # what began it goes on with it
+    assert events_of(later) == expected_of(later)
+
     off = tmp_path / "off"
     interrupted(tiny(npz, tensorboard=True), off, after=2)
     runs.resume(off, tensorboard=False)
     assert [step for step, _ in events_of(off)["accuracy/GA"]] == [1, 2]
+
+
+def test_a_finished_run_gets_its_events_too(npz: Path, tmp_path: Path) -> None:
+    runs.run(tiny(npz, algorithm="fedavg"), tmp_path / "run")
+    notes = Notes()
+    runs.resume(tmp_path / "run", notes, tensorboard=True)
+    assert notes.notes == ["this run is finished"]
+    events = events_of(tmp_path / "run")
+    assert [step for step, _ in events["accuracy/GA"]] == [1, 2, 3]
+    assert [step for step, _ in events["accuracy/PA"]] == [3]  # fine-tuned, after the last
 
 
 def test_comparisons_and_seeds_have_events_too(npz: Path, tmp_path: Path) -> None:

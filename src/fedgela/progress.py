@@ -32,6 +32,7 @@ def _figures(record: Record) -> str:
     return "  ".join(parts)
 
 
+NOTHING_YET = "nothing was written yet"
 SAME_COMMAND = "the same command again goes on"
 
 
@@ -42,7 +43,7 @@ class View(Listener):
         self.console = console
         self.runs = runs
         self.label = ""
-        self.goes_on = "'fedgela resume DIR' goes on"
+        self.goes_on = NOTHING_YET
 
     def __enter__(self) -> "View":
         return self
@@ -56,6 +57,10 @@ class View(Listener):
         if kind is KeyboardInterrupt:
             text = f"fedgela: interrupted; {self.goes_on}"
             Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def started(self, experiment: Experiment, done: int) -> None:
+        if self.goes_on == NOTHING_YET:
+            self.goes_on = "'fedgela resume DIR' goes on"
 
     def advance(self) -> None:
         """One of the runs has ended, well or not."""
@@ -71,6 +76,7 @@ class PlainView(View):
     """One line a round, for logs."""
 
     def started(self, experiment: Experiment, done: int) -> None:
+        super().started(experiment, done)
         self.rounds, self.done_before, self.began = experiment.rounds, done, time.monotonic()
 
     def round(self, record: Record) -> None:
@@ -117,6 +123,7 @@ class BarView(View):
         super().__exit__(kind, value, trace)
 
     def started(self, experiment: Experiment, done: int) -> None:
+        super().started(experiment, done)
         self.bars.reset(
             self.current,
             total=experiment.rounds,

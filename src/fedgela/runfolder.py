@@ -93,7 +93,10 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / RESULT}: cannot be read ({error})") from None
+            raise UserError(
+                f"{self.path / RESULT}: cannot be read ({error})\n"
+                f"without this file 'fedgela resume {self.path}' measures the end of the run again"
+            ) from None
         return result
 
     def experiment(self) -> Experiment:
@@ -125,6 +128,9 @@ class RunFolder:
     def create(self, experiment: Experiment) -> None:
         for folder in (self.checkpoints, self.clients, self.models):
             folder.mkdir(exist_ok=True)
+        self.write_config(experiment)
+
+    def write_config(self, experiment: Experiment) -> None:
         write_atomically(self.path / CONFIG, experiment.to_toml())
 
     # -- checkpoints -------------------------------------------------------------------------------

@@ -102,13 +102,20 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
         raise UserError(f"{path}: there is no run in this folder (no {CONFIG}){hint}")
     with folder.locked():
         result = folder.result()
+        held = folder.experiment()
         if result is not None:
             listener.note("this run is finished")
+            if tensorboard:
+                with _with_events(held.with_(tensorboard=True), folder, Listener()) as events:
+                    events.started(held, held.rounds)
+                    events.finished(result)
             listener.finished(result)
             return result
         forget_peak()
-        held = folder.experiment()
-        experiment, federation = resolve(held if tensorboard is None else held.with_(tensorboard=tensorboard))
+        if tensorboard not in (None, held.tensorboard):  # from now on
+            held = held.with_(tensorboard=tensorboard)
+            folder.write_config(held)
+        experiment, federation = resolve(held)
         store = FolderStore(folder.clients)
         server = make_server(experiment, federation, store, listener.note)
         checkpoint = folder.load(torch.device(experiment.device), listener.note)

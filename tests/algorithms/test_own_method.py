@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,12 @@ class Doubled(FedAvg):
 
     def loss(self, net, x, y, client):
         return self.factor * super().loss(net, x, y, client)
+
+
+@dataclass(frozen=True)
+class TakesTheMean(FedAvg):
+    def loss(self, net, x, y, client):
+        return super().loss(net, x, y, client).mean()
 
 
 class Undecorated(FedAvg):
@@ -62,6 +69,13 @@ def test_its_loss_is_what_trains(npz: Path) -> None:
     a, b = (server.step(server.begin()) for server in (own, plain))
     assert a["train_loss"] == pytest.approx(2 * b["train_loss"], rel=1e-4)
     assert a["GA"] == b["GA"]
+
+
+@pytest.mark.parametrize("how", [{"engine": "eager"}, {"width": 1}, {"width": 2}], ids=str)
+def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any]) -> None:
+    server = serve(tiny(npz, algorithm="own_methods_of_a_test:TakesTheMean", lanes=1, **how))
+    with pytest.raises(UserError, match=r"loss must be one value a sample, \[5\], and is \[\]"):
+        server.step(server.begin())
 
 
 def test_its_hyper_parameters_are_validated(npz: Path) -> None:

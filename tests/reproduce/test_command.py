@@ -42,6 +42,7 @@ MISTAKES = {
     "no such key": ([*ONE, "--set", "ronds=1"], "no key 'ronds' .did you mean 'rounds'"),
     "no such model": (["main", "--plan", "--images-per-second", "resnet19=9"], "did you mean 'resnet18'"),
     "no rate": (["main", "--plan", "--images-per-second", "resnet18=fast"], "write model=value"),
+    "one table's page": (["main", "--table"], "--table writes all tables on one page: leave out main"),
     "page in no folder": (["--table"], "is to be a file in a folder that exists"),
 }  # fmt: skip
 

@@ -104,6 +104,13 @@ def test_fine_tuning_must_fit_too(clock: Clock) -> None:
         listener.finishing()
 
 
+def test_a_budget_that_loading_has_used_up_is_said_to_be_spent(clock: Clock) -> None:
+    listener = WithinBudget(Listener(), Budget(3.0))
+    clock.now = 4.0
+    with pytest.raises(OutOfBudget, match="the budget is spent before round 1 of 9"):
+        listener.started(Experiment(rounds=9), done=0)
+
+
 def test_a_round_known_to_be_too_long_is_not_begun(clock: Clock) -> None:
     listener = WithinBudget(Listener(), Budget(10.0), round_seconds=11.0)
     with pytest.raises(OutOfBudget):

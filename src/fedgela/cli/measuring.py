@@ -106,6 +106,8 @@ def reproduce(
     if cell is not None:
         raise UserError("--cell goes with --add")
     if table:
+        if named:
+            raise UserError(f"--table writes all tables on one page: leave out {' '.join(named)}")
         command.write_page(ledger, page, html)
         print(f"written to {page}" + (f" and {html}" if html is not None else ""))
         return

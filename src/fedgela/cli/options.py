@@ -102,7 +102,10 @@ def methods_of(context: typer.Context) -> tuple[dict[str, "Experiment"], list[in
     """The experiments that a command on several methods asks for, and its seeds."""
     from fedgela.compare import experiments_of
 
-    names = names_of(context.params["algorithms"])
+    listed = context.params["algorithms"]
+    if listed is not None and not listed.strip():
+        raise UserError("--algorithms: there is no method's name")
+    names = names_of(listed)
     where = str(context.params["config"] or "config")
     experiments = experiments_of(table_of(context), names, where)
     seeds = seeds_of(context.params.get("seeds"))

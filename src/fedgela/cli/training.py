@@ -56,6 +56,7 @@ def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")], tensorboard: 
 
     console = Console()
     with make_view(console) as view:
+        view.goes_on = f"'fedgela resume {folder}' goes on"
         several = holds_seeds(folder)
         go_on = resume_seeds if several else resume_run
         result = go_on(folder, view, tensorboard)

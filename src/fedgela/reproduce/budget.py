@@ -24,6 +24,8 @@ class Budget:
         return self.ends is None or time.monotonic() + seconds <= self.ends
 
     def require(self, seconds: float, what: str) -> None:
+        if not self.fits(0):
+            raise OutOfBudget(f"the budget is spent before {what}")
         if not self.fits(seconds):
             raise OutOfBudget(f"{what} takes about {seconds:.0f} s, which the budget does not leave")
 

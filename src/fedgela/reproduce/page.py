@@ -81,8 +81,8 @@ _MARGINS = (
 def _introduction() -> list[Block]:
     return [
         Paragraph(
-            "Written by `fedgela reproduce --table` from `results/ledger.jsonl` and the registry of the "
-            "paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
+            "Written by `fedgela reproduce --table` from a ledger (`results/ledger.jsonl`, or `--ledger`) "
+            "and the registry of the paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
             "`fedgela reproduce --list` shows what there is to run."
         ),
         Paragraph(

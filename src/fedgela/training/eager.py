@@ -10,7 +10,7 @@ from fedgela.data import Dataset
 from fedgela.models import Net, State
 from fedgela.operations.dispatch import plain_pytorch
 from fedgela.randomness import seed_torch
-from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw, losses_of
 from fedgela.training.optimiser import Optimiser
 
 
@@ -57,7 +57,7 @@ class EagerEngine:
                 index = batches(plan, job.client, epoch, job.samples, self.batch_size).to(self.device)
                 for batch in index:
                     x, y = data.training_inputs(data.x_train[batch], draw), data.y_train[batch]
-                    loss = plan.loss(net, x, y, client)
+                    loss = losses_of(plan.loss, net, x, y, client)
                     optimiser.zero_grad(set_to_none=True)
                     loss.mean().backward()  # type: ignore[no-untyped-call]
                     if self.optimiser.clip_norm > 0:

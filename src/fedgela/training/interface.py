@@ -8,11 +8,23 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import Phase
+from fedgela.errors import UserError
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of
 
 Loss = Callable[[Net, Tensor, Tensor, State], Tensor]  # (net, x, y, client) -> [B]
 Predict = Callable[[Net, Tensor, State], Tensor]  # (net, x, client) -> logits [B, C]
+
+
+def losses_of(loss: Loss, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
+    """A method's loss of a batch: one value a sample, of which the engine takes the mean."""
+    losses = loss(net, x, y, client)
+    if losses.shape != y.shape:
+        raise UserError(
+            f"the method's loss must be one value a sample, {list(y.shape)}, and is {list(losses.shape)}: "
+            "it takes no mean (reduction='none')"
+        )
+    return losses
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,16 @@ from fedgela.models import Net, State
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
 from fedgela.randomness import seed_torch
-from fedgela.training.interface import Job, Loss, Outcome, Plan, batches, first_draw, size_of_batch
+from fedgela.training.interface import (
+    Job,
+    Loss,
+    Outcome,
+    Plan,
+    batches,
+    first_draw,
+    losses_of,
+    size_of_batch,
+)
 from fedgela.training.optimiser import Optimiser, clip_by_client
 from fedgela.training.stacking import ClientConv2d
 
@@ -82,7 +91,7 @@ class Objective(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, client: State) -> Tensor:
         inputs = x if self.ready else self.data.training_inputs(x, client["draw"])
-        return self.loss(self.net, inputs, y, client)
+        return losses_of(self.loss, self.net, inputs, y, client)
 
 
 class _ComputeCopies(torch.autograd.Function):
