@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgela import cli
+from fedgela import burden, cli
 from fedgela.burden import measure
 from fedgela.resolve import resolve
 from fedgela.server import Server
@@ -36,7 +36,7 @@ def test_parameters_held_kept_and_sent(npz: Path) -> None:
 def test_the_command_prints_a_table_and_writes_json(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "burden.json"
+    out = tmp_path / "new" / "burden.json"
     command = f"fedgela burden --algorithms fedavg,fedgela --dataset {npz} --partition classes:2 --clients 4"
     monkeypatch.setattr("sys.argv", [*command.split(), "--epochs", "1", "--out", str(out)])
     with pytest.raises(SystemExit) as stop:
@@ -44,3 +44,20 @@ def test_the_command_prints_a_table_and_writes_json(
     assert stop.value.code == 0
     assert "| fedgela |" in capsys.readouterr().out
     assert [row["method"] for row in json.loads(out.read_text())] == ["fedavg", "fedgela"]
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_measured(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(burden, "measure", pytest.fail)
+    for out, words in (
+        (tmp_path, "is a folder; name a JSON file"),
+        (npz / "b.json", "is a file, not a folder"),
+        ("/proc/nowhere/b.json", "cannot be written to"),  # not even by root
+    ):
+        monkeypatch.setattr("sys.argv", f"fedgela burden --dataset {npz} --out {out}".split())
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        told = capsys.readouterr().err
+        assert stop.value.code == 2 and told.startswith("fedgela: --out: ") and words in told
+        assert len(told.splitlines()) == 1

@@ -1,12 +1,14 @@
 """Files are whole or absent, and tensors come back as they were or not at all."""
 
+import errno
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedgela import files
-from fedgela.files import read_tensors, write_atomically, write_json, write_tensors
+from fedgela.errors import UserError
+from fedgela.files import check_folder, read_tensors, write_atomically, write_json, write_tensors
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +22,47 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="no power"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_full_disk_is_told_with_the_path_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    path = tmp_path / "a.txt"
+    with pytest.raises(OSError) as error:
+        write_atomically(path, "new")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(path))
+    assert str(error.value) == f"[Errno {errno.ENOSPC}] No space left on device: '{path}'"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_told_with_the_path_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        write_atomically(tmp_path / "none" / "a.txt", "new")
+    assert error.value.filename == str(tmp_path / "none" / "a.txt")
+
+
+def test_a_folder_is_checked_and_not_made(tmp_path: Path) -> None:
+    check_folder(tmp_path)
+    check_folder(tmp_path / "new" / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, words in (
+        (tmp_path / "file", f"--here: {tmp_path / 'file'} is a file, not a folder"),
+        (tmp_path / "file" / "below", f"--here: {tmp_path / 'file'} is a file, not a folder"),
+        (Path("/proc/nowhere/below"), "cannot be written to ("),  # not even by root
+        (tmp_path / ("x" * 300), "cannot be written to (File name too long)"),
+    ):
+        with pytest.raises(UserError) as error:
+            check_folder(folder, "--here")
+        assert words in str(error.value) and str(error.value).startswith("--here: ")
 
 
 def test_the_content_is_synced_before_the_name_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

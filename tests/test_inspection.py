@@ -381,6 +381,7 @@ def test_mistakes_end_in_two_lines_at_most_and_write_nothing(command: Cli, tmp_p
     for arguments, complaint in {
         (npz, "--out", a_file): "--out: .*file is a file, not a folder",
         (npz, "--out", a_file / "below"): "--out: .*file is a file, not a folder",
+        (npz, "--out", "/proc/nowhere"): "--out: /.* cannot be written to",  # not even by root
         (npz, "--dataset", "digits"): "--dataset digits: the data set is already given",
         ("nothing.npz", "--out", "out"): "nothing.npz",
         ("nothing.toml", "--out", "out"): "no config file nothing.toml",

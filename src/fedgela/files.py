@@ -1,8 +1,10 @@
 """Writing files so that nothing is ever half-written: temporary file, sync, rename."""
 
+import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,27 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedgela.errors import UserError
+
 TEMPORARY = ".writing"  # the suffix of a file not yet renamed; a leftover is a killed process's
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
+    """An OSError names `path`, and leaves nothing behind: half a file would keep a full disk full."""
     temporary = path.with_name(path.name + TEMPORARY)
-    with temporary.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # write and fsync name no file
 
 
 def sync_folder(folder: Path) -> None:
@@ -31,6 +43,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_folder(folder: Path, option: str = "--out") -> None:
+    """Complain before the work is done, not after, where a folder cannot be written to, or not be made.
+
+    Nothing is made yet: a command that fails for another reason is to leave nothing behind.
+    """
+    place = folder
+    try:
+        place = next(part for part in (folder, *folder.parents) if part.exists())
+        if not place.is_dir():
+            raise UserError(f"{option}: {place} is a file, not a folder")
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise UserError(f"{option}: {place} cannot be written to ({error.strerror})") from None
 
 
 def write_json(path: Path, value: Any) -> None:

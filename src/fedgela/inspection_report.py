@@ -16,7 +16,6 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedgela.errors import UserError
 from fedgela.files import write_atomically
 from fedgela.inspection import Inspection, Ints
 
@@ -465,15 +464,6 @@ def to_html(found: Inspection, picture: bytes) -> str:
 
 
 # -- files -----------------------------------------------------------------------------------------
-
-
-def check_folder(folder: Path) -> None:
-    """Complain before the work is done, not after."""
-    for part in (folder, *folder.parents):
-        if part.exists():
-            if not part.is_dir():
-                raise UserError(f"--out: {part} is a file, not a folder")
-            return
 
 
 def save(found: Inspection, folder: Path) -> list[str]:

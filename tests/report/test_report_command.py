@@ -62,6 +62,8 @@ def test_mistakes(command: Cli, made_run: Callable[..., Path], tmp_path: Path) -
         ([run, "--out", tmp_path], "is a folder; name an HTML file"),
         ([run, "--out", "file/x.html"], "file is a file, not a folder"),
         ([run, "--figures", "file"], "--figures: file is a file"),
+        ([run, "--out", "/proc/nowhere/x.html"], "cannot be written to"),  # not even by root
+        ([run, "--figures", "/proc/nowhere"], "cannot be written to"),
         ([run, "--features", "umap"], "--features: pca or tsne, not 'umap'"),
     ):
         code, _, err = command("report", *arguments)

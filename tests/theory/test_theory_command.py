@@ -83,6 +83,8 @@ def test_mistakes_end_in_a_line_and_write_nothing(command: Cli, tmp_path: Path) 
     code, text, error = command("--out", a_file)
     assert (code, text) == (2, "") and "is a file, not a folder" in error
     assert a_file.read_text() == "mine"
+    code, text, error = command("--out", "/proc/nowhere")  # where not even root can write
+    assert (code, text) == (2, "") and "cannot be written to" in error and len(error.splitlines()) == 1
 
 
 def test_without_matplotlib_out_says_what_to_install(

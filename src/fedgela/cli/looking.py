@@ -23,6 +23,7 @@ def inspect(
     """Tell before training who holds what, and whether FedGELA is likely to help."""
     from fedgela import inspection, inspection_report
     from fedgela.config import parse_experiment
+    from fedgela.files import check_folder
 
     config = Path(source) if source and source.endswith(".toml") else None
     if config is not None:
@@ -32,7 +33,7 @@ def inspect(
             raise UserError(f"--dataset {context.params['dataset']}: the data set is already given, {source}")
         context.params["dataset"] = source
     if out is not None:
-        inspection_report.check_folder(out)
+        check_folder(out)
     found = inspection.inspect(parse_experiment(table_of(context), str(config or "config")))
     console = Console()
     if console.is_terminal:
@@ -54,13 +55,14 @@ def theory(
     seed: Annotated[int, typer.Option(min=0, help="of the ETF, the split among clients and the batches")] = 0,
 ) -> None:
     """Check the paper's lemmas and theorems: what is measured beside what they predict."""
-    from fedgela import inspection_report, theory
+    from fedgela import theory
+    from fedgela.files import check_folder
     from fedgela.theory import figures, report
 
     if only is not None and only not in theory.PARTS:
         raise UserError(f"--only: lemmas, structure or convergence, not {only!r}")
     if out is not None:
-        inspection_report.check_folder(out)
+        check_folder(out)
         figures.require_matplotlib()
     found = theory.run((only,) if only else theory.PARTS, seed)
     print(report.to_text(found), end="")
@@ -84,10 +86,14 @@ def report(
 ) -> None:
     """Write one HTML file that shows runs and compares them; it needs no network and no server."""
     from fedgela import report as reporting
+    from fedgela.files import check_folder
 
     if features not in ("pca", "tsne"):
         raise UserError(f"--features: pca or tsne, not {features!r}")
     reporting.check_places(out, figures)
+    check_folder(out.parent)
+    if figures is not None:
+        check_folder(figures, "--figures")
     made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))
     made.save(out, figures)
     for line in made.notes:
