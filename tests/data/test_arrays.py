@@ -64,6 +64,14 @@ def test_names_are_kept(tmp_path: Path) -> None:
     assert load_dataset(str(tmp_path / "mine.npz")).class_names == ("no", "yes")
 
 
+def test_booleans_are_features(tmp_path: Path) -> None:
+    x = np.arange(20).reshape(10, 2) % 3 == 0
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(10) % 2)
+    data = load_dataset(str(tmp_path / "mine.npz"))
+    assert data.kind == "features"
+    assert data.x_test.tolist() == x[8:].astype(float).tolist()  # every fifth of each class
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -75,9 +83,15 @@ def test_names_are_kept(tmp_path: Path) -> None:
         ({"class_names": np.array(["a"])}, "the label 1 has no name among the 1 class_names"),
         ({"class_names": np.array(["a", "b", "a"])}, "two of the class_names are the same"),
         ({"client": np.arange(10) % 3, "client_names": np.array(["a", "b"])}, "among the 2 client_names"),
-        ({"x": np.full((10, 3), np.nan)}, "no finite numbers"),
+        ({"x": np.full((10, 3), np.nan)}, "x_train holds values that are no finite numbers"),
+        ({"x": np.full((10, 3), -1e300)}, "x_train holds values that are no finite numbers in float32"),
+        ({"x": np.zeros((10, 3), complex)}, r"real numbers \[n, features\], not complex128 \[8, 3\]"),
+        ({"x": np.zeros((10, 3), "m8[s]")}, r"real numbers \[n, features\], not timedelta64"),
+        ({"y": np.arange(10)}, "no class has two samples, of which one is for testing"),
+        ({"client": np.arange(10)}, "no client has two samples, of which one is for testing"),
     ],
 )
+@pytest.mark.filterwarnings("error")  # a number too large for float32 is told once, by us
 def test_a_wrong_npz_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, **({"x": np.zeros((10, 3)), "y": np.arange(10) % 2} | changes))
@@ -211,8 +225,11 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, 1], "image": ["a.jpg", "b.jpg"]}, "column image must be encoded images"),
         ({"label": np.zeros(0, int), "a": np.zeros(0)}, "holds no rows"),
         ({"label": [0, 0, 0, 0], "a": [1, 2, 3, 4]}, "at least 2 classes"),
+        ({"label": [0, 1], "a": [1, 2]}, "no class has two samples, of which one is for testing"),
+        ({"label": [0, 1], "a": [1, 1e300]}, "column a holds values that are no finite numbers in float32"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_wrong_parquet_is_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     path = parquet(tmp_path, **columns)
     with pytest.raises(UserError, match=message) as error:

@@ -207,6 +207,8 @@ def test_nothing_readable_is_an_error_in_any_case(tmp_path: Path) -> None:
         (["x/a.jpg", "y/a.jpg", "z/"], "the class z has no images"),
         (["s/x/a.jpg", "s/y/a.jpg", "t/"], "the site t has no images"),
         (["s/x/a.jpg", "t/y/a.jpg", "t/z/"], "the class z has no images"),
+        (["x/a.jpg", "y/a.jpg"], "no class has two samples, of which one is for testing"),
+        (["s/x/a.jpg", "t/y/a.jpg"], "no client has two samples, of which one is for testing"),
     ],
 )
 def test_a_wrong_folder_is_named_with_what_is_wrong(tmp_path: Path, files: list[str], message: str) -> None:

@@ -189,8 +189,10 @@ def test_same_seed_same_partition_other_seed_other(toy_data: Make) -> None:
 
 
 def test_too_few_samples_for_a_batch_each_is_said_with_the_numbers(toy_data: Make) -> None:
-    with pytest.raises(UserError, match="60 training samples are too few to give 7 clients 10 each"):
+    with pytest.raises(UserError, match="60 training samples are too few to give 7 clients 10 each") as error:
         build_federation(toy_data([30, 30], [5, 5]), "dirichlet:1", 7, 10, seed=0)
+    assert "min_samples (unless set, it is batch_size)" in str(error.value)  # true whether it was set or not
+    assert "one batch" not in str(error.value)
 
 
 def test_hopeless_draws_end_after_bounded_tries_and_say_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +211,8 @@ def test_hopeless_draws_end_after_bounded_tries_and_say_the_sizes(monkeypatch: p
     assert tries == MAX_TRIES
     assert f"in {MAX_TRIES} draws over 5 clients none gave every client 10" in str(error.value)
     assert "smallest clients have 0, 0, 0," in str(error.value)
+    assert "min_samples (unless set, it is batch_size)" in str(error.value)
+    assert "one batch" not in str(error.value)
     assert len(str(error.value).splitlines()) == 2
 
 

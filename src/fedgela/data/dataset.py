@@ -13,6 +13,7 @@ from fedgela.data.augment import crop_flip_rotate
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, Kind
 
+REAL = "biuf"  # kinds of numpy types that are features: booleans are 0 and 1
 _TENSORS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -168,9 +169,9 @@ def make_dataset(
     return Dataset(
         name=name,
         kind=kind,
-        x_train=_tensor(x_train, kind),
+        x_train=_tensor("x_train", x_train, kind),
         y_train=torch.from_numpy(y_train.astype(np.int64)),
-        x_test=_tensor(x_test, kind),
+        x_test=_tensor("x_test", x_test, kind),
         y_test=torch.from_numpy(y_test.astype(np.int64)),
         classes=classes,
         vocabulary=vocabulary,
@@ -187,13 +188,13 @@ def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> Non
         right = x.ndim == 2 and np.issubdtype(x.dtype, np.integer)
         wanted = "integer tokens [n, length]"
     elif kind == "features":
-        right = x.ndim == 2 and np.issubdtype(x.dtype, np.number)
-        wanted = "numbers [n, features]"
+        right = x.ndim == 2 and x.dtype.kind in REAL
+        wanted = "real numbers [n, features]"
     else:
         right = x.dtype == np.uint8 and x.ndim in (3, 4)
         wanted = "uint8 images [n, height, width] or [n, height, width, channels]"
     if not right:
-        hint = ", or numbers [n, features]" if kind == "image" else ""
+        hint = ", or real numbers [n, features]" if kind == "image" else ""
         raise UserError(f"x_{part} must be {wanted}{hint}, not {x.dtype} {list(x.shape)}")
     if kind == "image" and x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
         raise UserError(
@@ -202,16 +203,23 @@ def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> Non
         )
     if x.size == 0:
         raise UserError(f"x_{part} holds no samples, or samples without content: {list(x.shape)}")
-    if kind == "features" and not np.isfinite(x).all():
-        raise UserError(f"x_{part} holds values that are no finite numbers")
     if kind == "tokens" and not (x.min() >= 0 and x.max() < vocabulary):
         raise UserError(f"x_{part} holds tokens outside of the vocabulary of {vocabulary}")
 
 
-def _tensor(x: np.ndarray, kind: Kind) -> Tensor:
+def as_float32(name: str, values: np.ndarray) -> np.ndarray:
+    """Real numbers as float32, in which some that were finite before are too large."""
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise UserError(f"{name} holds values that are no finite numbers in float32")
+    return numbers
+
+
+def _tensor(name: str, x: np.ndarray, kind: Kind) -> Tensor:
     """Images keep their place in memory (channels last) and get their channels in front as a view."""
     if kind == "features":
-        return torch.from_numpy(x.astype(np.float32))
+        return torch.from_numpy(as_float32(name, x))
     if kind == "image":
         x = x[..., None] if x.ndim == 3 else x
         return torch.from_numpy(x).permute(0, 3, 1, 2)

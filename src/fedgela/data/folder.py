@@ -9,7 +9,7 @@ import numpy as np
 from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
 from fedgela.data.npz import naming
-from fedgela.data.split import every_fifth
+from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 
@@ -49,7 +49,7 @@ def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
         raise UserError(f"holds one class only, {classes[0]}; there must be at least 2")
     test = np.array([image.test for image in images])
     if not test.any():
-        test = every_fifth(client, then=y) if natural else every_fifth(y)
+        test = own_tests(y, client if natural else None)
     return make_dataset(
         name,
         x[~test],

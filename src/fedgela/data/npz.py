@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgela.data.dataset import Dataset, make_dataset
-from fedgela.data.split import every_fifth
+from fedgela.data.split import own_tests
 from fedgela.data.text import next_characters
 from fedgela.errors import UserError
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
@@ -71,7 +71,7 @@ def _split(arrays: Arrays) -> Arrays:
             raise UserError(
                 f"{key} must be one integer a sample of x, not {values.dtype} {list(values.shape)}"
             )
-    test = every_fifth(y) if client is None else every_fifth(client, then=y)
+    test = own_tests(y, client)
     parts = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
     if client is not None:
         parts |= {"client_train": client[~test], "client_test": client[test]}

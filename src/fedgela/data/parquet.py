@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
-from fedgela.data.split import every_fifth
+from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 
@@ -44,13 +44,13 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
     client_names: tuple[str, ...] = ()
     if "client" in table.column_names:
         client, client_names = codes(table["client"].to_numpy(), "client")
-    test = _test(table, y, client)
     if "image" in table.column_names:
-        x, read = without_unreadable(decode(_bytes(table["image"]), size), _row_name, unreadable)
+        encoded, test = _bytes(table["image"]), _test(table, y, client)
+        x, read = without_unreadable(decode(encoded, size), _row_name, unreadable)
         y, test = y[read], test[read]
         client = None if client is None else client[read]
     else:
-        x = _features(table)
+        x, test = _features(table), _test(table, y, client)
     return make_dataset(
         name,
         x[~test],
@@ -79,7 +79,7 @@ def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]
 
 def _test(table: Any, y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
     if "split" not in table.column_names:
-        return every_fifth(y) if client is None else every_fifth(client, then=y)
+        return own_tests(y, client)
     split = table["split"].to_pylist()
     strange = set(split) - {"train", "test"}
     if strange:
@@ -111,7 +111,7 @@ def _features(table: Any) -> np.ndarray:
     values = []
     for column in columns:
         numbers = table[column].to_numpy()
-        if numbers.dtype.kind not in "biuf":
+        if numbers.dtype.kind not in REAL:
             raise UserError(f"column {column} is no column of numbers but {table[column].type}; leave it out")
-        values.append(numbers.astype(np.float32))
+        values.append(as_float32(f"column {column}", numbers))
     return np.stack(values, axis=1)

@@ -61,8 +61,8 @@ def dirichlet(
     per_class = np.bincount(y_train, minlength=classes)
     if clients * min_samples > len(y_train):
         raise UserError(
-            f"partition {name}: {len(y_train)} training samples are too few to give "
-            f"{clients} clients {min_samples} each (one batch); lower clients, batch_size or min_samples"
+            f"partition {name}: {len(y_train)} training samples are too few to give {clients} clients "
+            f"{min_samples} each; lower clients or min_samples (unless set, it is batch_size)"
         )
     for _ in range(MAX_TRIES):
         # cuts[c, k]: the share of class c that the clients up to k hold
@@ -74,8 +74,8 @@ def dirichlet(
     smallest = ", ".join(str(size) for size in np.sort(sizes)[:10])
     raise UserError(
         f"partition {name}: in {MAX_TRIES} draws over {clients} clients none gave every "
-        f"client {min_samples} training samples (one batch)\nthe last draw's smallest clients have "
-        f"{smallest}; raise beta, or lower clients, batch_size or min_samples"
+        f"client {min_samples} training samples\nthe last draw's smallest clients have {smallest}; "
+        "raise beta, or lower clients or min_samples (unless set, it is batch_size)"
     )
 
 

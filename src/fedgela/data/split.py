@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from fedgela.errors import UserError
+
 
 def every_fifth(
     group: npt.NDArray[np.integer], then: npt.NDArray[np.generic] | None = None
@@ -18,4 +20,15 @@ def every_fifth(
     size = np.repeat(sizes, sizes)
     test = np.zeros(len(group), dtype=bool)
     test[order] = (place % 5 == 4) | ((size > 1) & (size < 5) & (place == size - 1))
+    return test
+
+
+def own_tests(
+    y: npt.NDArray[np.integer], client: npt.NDArray[np.integer] | None = None
+) -> npt.NDArray[np.bool_]:
+    """The test samples [n] of a user's data without a test set: of each client, or else of each class."""
+    test = every_fifth(y) if client is None else every_fifth(client, then=y)
+    if not test.any():
+        group = "class" if client is None else "client"
+        raise UserError(f"no {group} has two samples, of which one is for testing; add more, or a test set")
     return test
