@@ -4,11 +4,12 @@ Inside the page, colours are the page's own variables, so that a picture follows
 belongs to a method carries its label, so that a legend can hide it. matplotlib is imported only when drawing.
 """
 
+import contextlib
 import importlib.util
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,21 +150,23 @@ def _add_legend(figure: "Figure", styles: dict[str, Style], width: float) -> Non
     figure.set_figheight(figure.get_figheight() + 0.16 * rows)
 
 
-def _settings(salt: str) -> Any:
+@contextlib.contextmanager
+def _settings(salt: str) -> Iterator[None]:
     import matplotlib
 
     # no date and no random ids: the same runs give the same bytes
-    return matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": salt})  # type: ignore[arg-type]
+    settings: Any = _SETTINGS | {"svg.hashsalt": salt}
+    with warnings.catch_warnings(), matplotlib.rc_context(settings):
+        warnings.simplefilter("ignore")  # a font without some script's letters draws boxes
+        yield
 
 
 def _saved(figure: "Figure", form: str) -> bytes:
     out = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a font without some script's letters draws boxes
-        if form == "svg":
-            figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-        else:
-            figure.savefig(out, format="png", dpi=PNG_DPI, facecolor="white")
+    if form == "svg":
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    else:
+        figure.savefig(out, format="png", dpi=PNG_DPI, facecolor="white")
     return out.getvalue()
 
 

@@ -101,7 +101,8 @@ def curves(
         low, high = axes.get_ylim()
         if high > most:  # nothing lies there
             axes.set_ylim(top=most + 0.02 * (most - low))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        # a run of one round has one tick: with two there would be fractions of a round
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
     shown = {label: styles[label] for label in styles if label in series or label in points}
     return Picture(
@@ -248,6 +249,7 @@ def matrix(
         _ticks(axes.set_yticks, rows, R, 18 if R > 12 else 12)
         if not _short(columns):
             axes.tick_params(axis="x", labelrotation=90)
+            _make_room_below(axes)
         axes.set_xlabel(column_label)
         axes.set_ylabel(row_label)
         if colour_label:
@@ -267,6 +269,14 @@ def _ticks(setter: Any, names: Sequence[str], count: int, room: float) -> None:
     step = max(1, math.ceil(count / max(room, 1)))
     places = list(range(0, count, step))
     setter(places, [names[i] if len(names[i]) <= 18 else names[i][:17] + "…" for i in places])
+
+
+def _make_room_below(axes: "Axes") -> None:
+    """For names that are turned, on top of the height for the rows: where there is no room for both, the
+    layout gives up, and names are cut off on all sides."""
+    figure: Any = axes.figure
+    longest = max(label.get_window_extent().height for label in axes.get_xticklabels())
+    figure.set_figheight(figure.get_figheight() + longest / figure.dpi)
 
 
 def _whole_ticks(bar: Any, most: float) -> None:

@@ -1,0 +1,61 @@
+"""Pictures have room for their words, whatever the number of methods and the length of names."""
+
+import warnings
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from fedgela.report.colours import styles
+from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
+from fedgela.report.entries import Curve
+from fedgela.report.figures import curves, matrix
+
+SKIN = ["melanoma", "melanocytic nevus", "basal carcinoma", "keratosis"]
+LETTER = 7 / 72  # inches: the height of a name
+
+
+def by_class(methods: int, classes: list[str]) -> Picture:
+    values = np.linspace(0, 100, methods * len(classes)).reshape(methods, -1)
+    rows = [f"fedgela {i}" for i in range(methods)]
+    colour_label = "" if max(values.shape) <= 12 else "%"
+    return matrix("m", "GA", "", values, rows, classes, "", "class", colour_label=colour_label)
+
+
+@pytest.mark.parametrize("methods", [1, 2, 3, 11])
+@pytest.mark.parametrize(
+    "classes",
+    [
+        SKIN,
+        [f"class number {i}" for i in range(10)],
+        [f"class number {i}" for i in range(100)],
+        ["M" * 40] * 4,
+    ],
+    ids=["4", "10", "100", "very long"],
+)
+def test_a_matrix_of_few_rows_has_room_for_long_names_below_it(methods: int, classes: list[str]) -> None:
+    picture = by_class(methods, classes)
+    for width in (WIDE if picture.wide else PAGE_WIDTH, *COLUMNS):
+        with _settings("m"):
+            figure = picture.figure(width)
+            FigureCanvasAgg(figure).draw()
+            words, page = figure.get_tightbbox(), figure.bbox_inches
+            row = figure.axes[0].get_position().height * page.height / methods
+        assert page.x0 <= words.x0 and words.x1 <= page.x1 and page.y0 <= words.y0 and words.y1 <= page.y1
+        assert row > LETTER
+
+
+def test_names_in_a_script_that_the_font_lacks_are_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "黒色腫" in by_class(2, ["黒色腫の一種", "母斑細胞"]).to_html("m")
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 200])
+def test_an_axis_of_rounds_has_whole_rounds_only(rounds: int) -> None:
+    curve = Curve(list(range(1, rounds + 1)), [50.0] * rounds, [None] * rounds)
+    figure = curves("GA", "GA", "%", {"fedgela": curve}, styles([("fedgela", "fedgela")])).figure(PAGE_WIDTH)
+    FigureCanvasAgg(figure).draw()
+    low, high = figure.axes[0].get_xlim()
+    shown = [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high]
+    assert shown and all(tick == round(tick) for tick in shown)
