@@ -3,13 +3,14 @@ import io
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedgela.tables import Comparison, Row, spread, summary_of_seeds
 
 
-def result(PA: float, GA: float) -> dict[str, dict[str, float]]:
+def result(PA: float, GA: float) -> dict[str, Any]:
     """A run's result, as far as a table reads it: best 5 above last."""
     return {"PA": {"best": PA + 5, "last": PA}, "GA": {"best": GA + 5, "last": GA}}
 
@@ -132,6 +133,37 @@ def test_text_marks_ranks_without_styles(comparison: Comparison) -> None:
     assert "* best, _ second best" in text
     assert "mean ± standard deviation over seeds" in text
     assert "chosen on the data it is measured on" in text  # what best means is never left out
+
+
+# -- divergence ----------------------------------------------------------------------------------------
+
+
+def test_a_diverged_method_is_marked_in_every_file_and_the_mark_is_explained() -> None:
+    lost = row("fedgela", (50, 40), (10, 10), (50, 40), (10, 10))
+    for seed, round in ((3, 1), (1, 7)):
+        lost.results[seed]["diverged_round"] = round
+    comparison = Comparison([row("fedavg", (50, 40)), lost])
+    sound, diverged = csv.DictReader(io.StringIO(comparison.to_csv()))
+    assert (sound["diverged"], diverged["diverged"]) == ("", "seed 1 in round 7; seed 3 in round 1")
+    assert comparison.to_json()[1]["diverged_seeds"] == [1, 3]
+    for text in (comparison.to_markdown(), comparison.to_text()):
+        assert "fedgela †" in text and "fedavg †" not in text
+        assert "†: the training loss became infinite or NaN\n" in text
+
+
+def test_the_mark_is_not_explained_where_there_is_none(comparison: Comparison) -> None:
+    for text in (comparison.to_markdown(), comparison.to_text(), comparison.to_csv()):
+        assert "†" not in text
+
+
+def test_in_markdown_the_mark_is_explained_apart_from_the_table_and_the_errors() -> None:
+    lost = row("fedgela", (50, 40), why="out of memory")
+    lost.results[0]["diverged_round"] = 1
+    below = Comparison([lost]).to_markdown().split("\n\n")[1:]
+    assert below == [
+        "†: the training loss became infinite or NaN",
+        "- fedgela: seed 7 failed: out of memory\n",
+    ]
 
 
 # -- failures and single seeds -------------------------------------------------------------------------

@@ -151,6 +151,36 @@ def test_a_failed_run_of_a_comparison_names_its_error(finished: Path, tmp_path: 
     assert "fedge/seed-0  stopped" in text
 
 
+def diverged(run: Path, round: int) -> None:
+    """As if the training loss had been infinite in a round."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records[round - 1]["train_loss"] = None
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_a_diverged_run_says_so_while_it_runs(finished: Path, tmp_path: Path) -> None:
+    run = unfinished(finished, tmp_path / "run", 3)
+    assert "infinite" not in to_text(Watcher(run).look())
+    diverged(run, 2)
+    text = to_text(Watcher(run).look())
+    assert "  diverged    the training loss became infinite or NaN in round 2\n" in text
+
+
+def test_a_diverged_run_among_others_is_marked(finished: Path, tmp_path: Path) -> None:
+    run = unfinished(finished, tmp_path / "all/fedavg/seed-0", 5)
+    unfinished(finished, tmp_path / "all/fedgela/seed-0", 5)
+    result = json.loads((finished / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"diverged_round": 4}))
+    look = Watcher(tmp_path / "all").look()
+    one, other, *_ = to_text(look).splitlines()
+    assert "diverged in round 4" in one and "diverged" not in other
+    drawn = io.StringIO()
+    Console(file=drawn, width=80).print(to_rich(look, 80))
+    assert "fedavg/seed-0 †" in drawn.getvalue() and "fedgela/seed-0 †" not in drawn.getvalue()
+    assert "†: the training loss became infinite or NaN" in drawn.getvalue()
+    assert max(map(len, drawn.getvalue().splitlines())) <= 80
+
+
 def test_looking_does_not_keep_a_run_from_its_lock(finished: Path, tmp_path: Path) -> None:
     run = unfinished(finished, tmp_path / "run", 1)
     with (run / ".lock").open("rb") as looking:

@@ -20,6 +20,7 @@ METRICS = ("PA", "GA")
 WHEN = ("best", "last")
 COLUMNS = [(metric, when) for metric in METRICS for when in WHEN]
 BASELINE = "fedavg"
+DIVERGED = "†: the training loss became infinite or NaN"
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
@@ -38,9 +39,10 @@ class Row:
     results: dict[int, Record] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
-    def diverged(self) -> list[int]:
-        """The seeds whose training loss was no finite number any more at some round."""
-        return [seed for seed, result in self.results.items() if result.get("diverged_round")]
+    def diverged(self) -> dict[int, int]:
+        """The seeds whose training loss was no finite number any more, and the first such round of each."""
+        found = {seed: self.results[seed].get("diverged_round") for seed in sorted(self.results)}
+        return {seed: lost for seed, lost in found.items() if lost}
 
     def label(self) -> str:
         return f"{self.method} †" if self.diverged() else self.method
@@ -99,7 +101,7 @@ class Comparison:
                     for metric in METRICS
                 }
             if row.diverged():
-                entry["diverged_seeds"] = row.diverged()
+                entry["diverged_seeds"] = list(row.diverged())
             if row.errors:
                 entry["errors"] = {str(seed): error for seed, error in row.errors.items()}
             listed.append(entry)
@@ -113,7 +115,7 @@ class Comparison:
             ["algorithm", "seeds"]
             + [f"{name}_{part}" for name in names for part in ("mean", "std")]
             + [f"{name}_minus_fedavg_{part}" for name in names for part in ("mean", "std")]
-            + ["errors"]
+            + ["errors", "diverged"]
         )
         for row in self.rows:
             cells: list[Any] = [row.method, " ".join(map(str, sorted(row.results)))]
@@ -122,7 +124,8 @@ class Comparison:
             for metric, when in COLUMNS:
                 other = None if row is self.baseline else self.baseline
                 cells += row.difference(other, metric, when).values() if other else ["", ""]
-            writer.writerow([*cells, "; ".join(_errors(row))])
+            lost = [f"seed {seed} in round {number}" for seed, number in row.diverged().items()]
+            writer.writerow([*cells, "; ".join(_errors(row)), "; ".join(lost)])
         return out.getvalue()
 
     def to_markdown(self) -> str:
@@ -138,6 +141,7 @@ class Comparison:
             if self._shows_difference():
                 cells += [self._difference(row, metric) for metric in METRICS]
             lines.append("| " + " | ".join(cells) + " |")
+        lines += ["", DIVERGED] if self._shows_diverged() else []
         errors = [f"- {row.method}: {text}" for row in self.rows for text in _errors(row)]
         return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
 
@@ -195,9 +199,7 @@ class Comparison:
         text += "data it is measured on"
         if self._shows_difference():
             text += "; Δ: difference to fedavg, paired by seed"
-        if any(row.diverged() for row in self.rows):
-            text += "; †: the training loss became infinite or NaN"
-        return text
+        return f"{text}; {DIVERGED}" if self._shows_diverged() else text
 
     def save(self, folder: Path) -> None:
         write_json(folder / "table.json", self.to_json())
@@ -207,6 +209,9 @@ class Comparison:
 
     def _shows_difference(self) -> bool:
         return self.baseline is not None and len(self.rows) > 1
+
+    def _shows_diverged(self) -> bool:
+        return any(row.diverged() for row in self.rows)
 
     def _rank(self, row: Row, metric: str, when: str) -> int:
         return self.rank.get((row.method, metric, when), 9)

@@ -11,7 +11,7 @@ from typing import Literal
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.report.loading import read_records, read_result, run_folders
+from fedgela.report.loading import diverged_round, read_records, read_result, run_folders
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import best_and_last
 from fedgela.seeds import SEEDS
@@ -41,6 +41,10 @@ class Seen:
     @property
     def alive(self) -> bool:
         return self.stage in ("running", "finishing")
+
+    @property
+    def diverged_round(self) -> int | None:
+        return diverged_round(self.records, self.result)
 
     @property
     def seconds_a_round(self) -> float | None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedgela.report.costs import duration
 from fedgela.seeds import holds_seeds
+from fedgela.tables import DIVERGED
 from fedgela.watch import Look, Seen, Watcher, follow
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -73,6 +74,8 @@ def rows_of(run: Seen) -> list[tuple[str, str]]:
     loss = run.last("train_loss")
     if loss is not None:
         rows.append(("loss", f"{_number(loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
+    if run.diverged_round:
+        rows.append(("diverged", f"the training loss became infinite or NaN in round {run.diverged_round}"))
     if run.checkpoints:
         rounds = ", ".join(map(str, run.checkpoints))
         ago = max(0.0, time.time() - list(run.checkpoints.values())[-1])
@@ -91,6 +94,8 @@ def line_of(run: Seen) -> str:
     loss = run.last("train_loss")
     if loss is not None:
         parts.append(f"loss {_number(loss, 4)}")
+    if run.diverged_round:
+        parts.append(f"diverged in round {run.diverged_round}")
     return "  ".join(parts + _pace(run))
 
 
@@ -148,7 +153,7 @@ def _table(look: Look, wide: bool) -> RenderableType:
         cells = [_number(number) for number in numbers]
         each, left = run.seconds_a_round, run.seconds_left
         table.add_row(
-            escape(run.name),
+            escape(run.name) + (" †" if run.diverged_round else ""),
             Text(run.stage, style=STYLES[run.stage]),
             f"{run.done}/{run.experiment.rounds}",
             *cells[:3],
@@ -160,8 +165,10 @@ def _table(look: Look, wide: bool) -> RenderableType:
         )
     for name in look.waiting:
         table.add_row(escape(name), "waiting")
-    if local:
-        table.caption = "* of local models: PA is known after fine-tuning"
+    legend = ["* of local models: PA is known after fine-tuning"] if local else []
+    legend += [DIVERGED] if any(run.diverged_round for run in look.runs) else []
+    if legend:
+        table.caption = "\n".join(legend)
         table.caption_justify = "left"
     return table
 

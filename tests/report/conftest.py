@@ -42,7 +42,7 @@ def made_run(tmp_path: Path) -> Callable[..., Path]:
         name: str,
         GA: list[float],
         finished: bool = True,
-        tracked: dict[str, list[float]] | None = None,
+        tracked: dict[str, list[Any]] | None = None,
         **config: Any,
     ) -> Path:
         folder = tmp_path / name

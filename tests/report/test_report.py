@@ -328,6 +328,13 @@ def test_an_unfinished_run_shows_what_it_has_and_says_so(made_run: Callable[...,
     assert shown["fedgela (unfinished)"]["GA last"] == "60.00"  # and no best, though it is the higher
 
 
+def test_an_unfinished_run_that_diverged_is_marked(made_run: Callable[..., Path]) -> None:
+    lost = made_run("fedgela", [50.0, 10.0], finished=False, tracked={"train_loss": [1.0, None]}, rounds=3)
+    html = make_report([lost]).html
+    assert "fedgela (unfinished) †" in table_after(read(html), "Results")
+    assert "†: the training loss became infinite or NaN" in html
+
+
 def test_a_run_without_a_round_yet(made_run: Callable[..., Path]) -> None:
     folder = made_run("begun", [50.0], finished=False)
     (folder / "metrics.jsonl").unlink()

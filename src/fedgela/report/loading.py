@@ -39,6 +39,16 @@ class Run:
     def rounds_done(self) -> int:
         return int(self.records[-1]["round"]) if self.records else 0
 
+    @property
+    def diverged_round(self) -> int | None:
+        return diverged_round(self.records, self.result)
+
+
+def diverged_round(records: Sequence[Record], result: Record | None) -> int | None:
+    """The first round whose training loss was no finite number, which a record has as null."""
+    lost = (record["round"] for record in records if record.get("train_loss", 0.0) is None)
+    return (result or {}).get("diverged_round") or next(lost, None)
+
 
 def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
     """Every run in these folders, each once. A UserError where a folder holds none; a run that cannot be

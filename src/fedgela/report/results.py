@@ -6,6 +6,7 @@ from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.markup import Cell, Table, escape, mean_std
 from fedgela.report.paper_numbers import paper_number
+from fedgela.tables import DIVERGED
 
 COLUMNS = [(metric, when) for metric in ("PA", "GA") for when in ("best", "last")]
 
@@ -99,7 +100,7 @@ def _difference(entry: Entry, base: Entry, metric: str) -> str:
 
 
 def _diverged(entry: Entry) -> str:
-    return " †" if any((run.result or {}).get("diverged_round") for run in entry.runs.values()) else ""
+    return " †" if any(run.diverged_round for run in entry.runs.values()) else ""
 
 
 def _legend(
@@ -123,6 +124,4 @@ def _legend(
     if tables:
         told = " or ".join(map(str, sorted(rounds)))
         text += f", whose hyper-parameters it does not all tell; here {told} rounds"
-    if any(_diverged(entry) for entry in setting.entries):
-        text += "; †: the training loss became infinite or NaN"
-    return text
+    return f"{text}; {DIVERGED}" if any(_diverged(entry) for entry in setting.entries) else text
