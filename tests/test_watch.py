@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -227,8 +228,38 @@ def test_no_run_and_runs_that_cannot_be_read(finished: Path, tmp_path: Path, com
     unfinished(finished, tmp_path / "a/two", 1)
     code, out, _ = command("watch", tmp_path / "a", "--once")
     assert code == 0 and f"note: {run}/config.toml: not valid TOML" in out and out.startswith("two  ")
-    (tmp_path / "a/two/result.json").write_text("{")
-    assert "result.json: cannot be read" in command("watch", tmp_path / "a/two", "--once")[1]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]"])
+def test_a_damaged_result_is_named_and_the_advice_holds(
+    finished: Path, tmp_path: Path, command: Cli, text: str
+) -> None:
+    run, file = tmp_path / "gela", tmp_path / "gela/result.json"
+    shutil.copytree(finished, run)
+    file.write_text(text)
+    told = command("watch", run, "--once")[1]
+    advice = f"damaged: {file} cannot be used; delete it, and 'fedgela resume {run}' measures the end again\n"
+    assert advice in told and f"note: {file}: " in told and "goes on" not in told
+    command("resume", run)
+    assert file.read_text() == text  # as long as it is there
+    file.unlink()
+    assert command("resume", run)[0] == 0
+    sound, measured = (json.loads((folder / "result.json").read_text()) for folder in (finished, run))
+    assert (measured["GA"], measured["PA"]) == (sound["GA"], sound["PA"])
+    assert "finished" in command("watch", run, "--once")[1]
+
+
+def test_a_damaged_result_among_others(finished: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        unfinished(finished, tmp_path / f"seeds/seed-{seed}", 5)
+    (tmp_path / "seeds/seeds.toml").write_text("seeds = [0, 1]\n")
+    (tmp_path / "seeds/seed-1/result.json").write_text("{")
+    look = Watcher(tmp_path / "seeds").look()
+    drawn = io.StringIO()
+    Console(file=drawn, width=400).print(to_rich(look, 400))
+    for text in (to_text(look), drawn.getvalue()):
+        assert f"damaged: {tmp_path}/seeds/seed-1/result.json cannot be used" in text
+        assert f"'fedgela resume {tmp_path}/seeds' measures the end again" in text
 
 
 # -- live ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fedgela.seeds import SEEDS
 RECENT = 10  # rounds that tell how long one takes
 QUIET = 15.0  # seconds without a process after which a folder of several runs is over
 
-Stage = Literal["running", "finishing", "finished", "stopped", "failed"]
+Stage = Literal["running", "finishing", "finished", "damaged", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -108,22 +108,27 @@ class Watcher:
         found.waiting = [name for name in seeds if name not in there]
         # a comparison does not say how many runs it will have; one that was stopped has none after it
         several = bool(found.waiting) or (not seeds and all(run.path != self.path for run in found.runs))
-        found.more_may_come = several and all(run.stage in ("finished", "failed") for run in found.runs)
+        found.more_may_come = several and all(
+            run.stage in ("finished", "damaged", "failed") for run in found.runs
+        )
         return found
 
     def _see(self, folder: RunFolder, notes: list[str]) -> Seen:
         experiment = folder.experiment()
         # the lock before the result: a run that ends in between is finished, not stopped
         alive = folder.is_locked()
-        result = read_result(folder, notes.append)
+        unusable: list[str] = []  # what is wrong with the result
+        result = read_result(folder, unusable.append)
         records, damaged = self._records(folder.path / METRICS, alive)
-        notes += damaged
+        notes += unusable + damaged
         done = int(records[-1]["round"]) if records else 0
         stage: Stage
         if result is not None:
             stage = "finished"
         elif alive:
             stage = "running" if done < experiment.rounds else "finishing"
+        elif unusable:
+            stage = "damaged"
         else:
             stage = "failed" if (folder.path / "error.txt").exists() else "stopped"
         inside = folder.path.relative_to(self.path)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgela.report.costs import duration
+from fedgela.runfolder import RESULT
 from fedgela.seeds import holds_seeds
 from fedgela.tables import DIVERGED
 from fedgela.watch import Look, Seen, Watcher, follow
@@ -18,7 +19,15 @@ from fedgela.watch import Look, Seen, Watcher, follow
 BARS = "▁▂▃▄▅▆▇█"
 TREND = 24  # characters of a sparkline
 WIDE = 110  # columns of a terminal that has room for sparklines in a table
-STYLES = {"running": "green", "finishing": "green", "finished": "bold", "stopped": "yellow", "failed": "red"}
+STYLES = {
+    "running": "green",
+    "finishing": "green",
+    "finished": "bold",
+    "damaged": "red",
+    "stopped": "yellow",
+    "failed": "red",
+}
+TO_DO = ("damaged", "stopped", "failed")  # stages that somebody has to do something about
 
 
 def sparkline(values: Sequence[float | None], width: int = TREND) -> str:
@@ -37,9 +46,14 @@ def stage_of(run: Seen) -> str:
     """In words, with what to do where something is to be done."""
     if run.stage == "finishing":
         return "measuring the final models"
+    folder = run.path.parent if holds_seeds(run.path.parent) else run.path
     if run.stage == "stopped":
-        folder = run.path.parent if holds_seeds(run.path.parent) else run.path
         return f"stopped: no process works on it; 'fedgela resume {folder}' goes on"
+    if run.stage == "damaged":  # as long as the file is there, the run counts as finished
+        file = run.path / RESULT
+        return (
+            f"damaged: {file} cannot be used; delete it, and 'fedgela resume {folder}' measures the end again"
+        )
     if run.stage == "failed":
         return f"failed: {run.path / 'error.txt'} says why"
     return run.stage
@@ -108,7 +122,7 @@ def to_text(look: Look) -> str:
     else:
         lines = [line_of(run) for run in look.runs]
         lines += [f"{name}  waiting" for name in look.waiting]
-        lines += [f"{run.name}  {stage_of(run)}" for run in look.runs if run.stage in ("stopped", "failed")]
+        lines += [f"{run.name}  {stage_of(run)}" for run in look.runs if run.stage in TO_DO]
     return "\n".join(lines + [f"note: {note}" for note in look.notes]) + "\n"
 
 
@@ -116,7 +130,7 @@ def to_rich(look: Look, width: int) -> RenderableType:
     alone = len(look.runs) == 1 and not look.waiting
     parts: list[RenderableType] = [_panel(look.runs[0]) if alone else _table(look, width >= WIDE)]
     if not alone:
-        told = [f"{run.name}: {stage_of(run)}" for run in look.runs if run.stage in ("stopped", "failed")]
+        told = [f"{run.name}: {stage_of(run)}" for run in look.runs if run.stage in TO_DO]
         parts += [Text(text, style="yellow") for text in told]
     parts += [Text(f"note: {note}", style="yellow") for note in look.notes]
     return Group(*parts)
@@ -201,7 +215,7 @@ class _Lines:
                 before = self.shown.get(run.name, (-1, ""))
                 if before != (run.done, run.stage):
                     print(line_of(run), flush=True)
-                if before[1] != run.stage and run.stage in ("stopped", "failed"):
+                if before[1] != run.stage and run.stage in TO_DO:
                     print(f"{run.name}  {stage_of(run)}", flush=True)
             for note in look.notes:
                 if note not in self.told:
