@@ -65,6 +65,13 @@ def test_an_interruption_before_a_run_has_begun_does_not_promise_to_go_on(
     assert (code, err) == (130, "fedgela: interrupted; 'fedgela resume DIR' goes on\n")
 
 
+def test_a_method_is_named_once(command: Cli, config: Path, tmp_path: Path) -> None:
+    code, _, err = command(
+        "compare", config, "--algorithms", "fedavg,fedgela,fedavg", "--out", tmp_path / "all"
+    )
+    assert code == 2 and "fedavg is named twice" in err
+
+
 def test_no_name_is_no_method(command: Cli, config: Path, tmp_path: Path) -> None:
     code, _, err = command("compare", config, "--algorithms", " ", "--out", tmp_path / "all")
     assert (code, err) == (2, "fedgela: --algorithms: there is no method's name\n")

@@ -52,6 +52,9 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(methods) or list(ALGORITHMS)
     if "all" in names:
         names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where}: {name} is named twice; with other settings it can be a [methods.NAME]")
     methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
     experiments: dict[str, Experiment] = {}
     for name in names:

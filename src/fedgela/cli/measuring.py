@@ -28,10 +28,12 @@ def bench(
 ) -> None:
     """Measure samples a second: this engine beside the plain loop and other frameworks."""
     from fedgela import bench as benchmark
-    from fedgela.files import write_json
+    from fedgela.files import check_folder, write_json
 
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise UserError(f"--out: {out} is to be a file in a folder that exists")
+    if out is not None:
+        if out.is_dir() or not out.parent.is_dir():
+            raise UserError(f"--out: {out} is to be a file in a folder that exists")
+        check_folder(out.parent)
     options = benchmark.Options(
         workloads=names_of(workload),
         engines=names_of(engines),
