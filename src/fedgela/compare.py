@@ -108,34 +108,31 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     A run that fails leaves the others' results in place, and its error in the table.
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
-    with working_in(out):
-        return _compare(experiments, seeds, out, view)
-
-
-def _compare(
-    experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
-) -> Comparison:
     rows = {name: Row(name) for name in experiments}
-    for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
-        for name, experiment in experiments.items():
-            view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
-            folder = out / name / f"seed-{seed}"
-            error_file = folder / "error.txt"
-            try:
-                rows[name].results[seed] = run_or_resume(experiment.with_(seed=seed), folder, view)
-            except Exception as error:
-                text = str(error) or type(error).__name__
-                rows[name].errors[seed] = text.splitlines()[0]
-                view.note(f"failed: {text}")
-                if not isinstance(error, UserError):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    write_atomically(error_file, traceback.format_exc())
-            else:
-                error_file.unlink(missing_ok=True)
-            view.advance()
-            Comparison(list(rows.values())).save(out)
+    with working_in(out):
+        for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
+            for name, experiment in experiments.items():
+                view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
+                _run_one(experiment.with_(seed=seed), out / name / f"seed-{seed}", rows[name], view)
+                view.advance()
+                Comparison(list(rows.values())).save(out)
     view.label = ""
     return Comparison(list(rows.values()))
+
+
+def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:
+    error_file = folder / "error.txt"
+    try:
+        row.results[experiment.seed] = run_or_resume(experiment, folder, view)
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        row.errors[experiment.seed] = text.splitlines()[0]
+        view.note(f"failed: {text}")
+        if not isinstance(error, UserError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(error_file, traceback.format_exc())
+    else:
+        error_file.unlink(missing_ok=True)
 
 
 def check_possible(

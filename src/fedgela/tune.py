@@ -17,7 +17,6 @@ import tomli_w
 
 from fedgela.compare import check_possible, working_in
 from fedgela.config import Experiment, plain_table
-from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
 from fedgela.runs import run_or_resume
@@ -76,60 +75,38 @@ def tune(
     """Every trial of every method, in turn. Run again, it goes on where it stopped."""
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
-    with working_in(out):
-        return _tune(experiments, seeds, trials, validation, by, out, view)
-
-
-def _tune(
-    experiments: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    trials: int,
-    validation: float,
-    by: Metric,
-    out: Path,
-    view: View,
-) -> list[Trial]:
     done: list[Trial] = []
-    for name, experiment in experiments.items():
-        for number, settings in enumerate(candidates(experiment, trials), 1):
-            trial = Trial(name, settings)
-            table = plain_table(experiment)
-            for key, value in settings.items():
-                target = table if key in Experiment.model_fields else table["algorithm"]
-                target[key] = value
-            try:
-                results = _run_trial(experiment, table, validation, seeds, out, trial, number, trials, view)
-                trial.GA, trial.PA = (
-                    statistics.fmean(result[metric]["last"] for result in results) for metric in ("GA", "PA")
-                )
-            except Exception as error:
-                trial.error = str(error) or type(error).__name__
-                view.note(f"failed: {trial.error}")
-            done.append(trial)
-            _save(done, experiments, seeds, trials, validation, by, out)
+    with working_in(out):
+        for name, experiment in experiments.items():
+            for number, settings in enumerate(candidates(experiment, trials), 1):
+                trial = Trial(name, settings)
+                chosen = _with_settings(experiment.with_(validation=validation), settings)
+                try:
+                    results = []
+                    for seed in seeds:
+                        view.label = f"{name} trial {number}/{trials} seed {seed}"
+                        folder = out / name / f"trial-{number}" / f"seed-{seed}"
+                        results.append(run_or_resume(chosen.with_(seed=seed), folder, view))
+                        view.advance()
+                    trial.GA, trial.PA = (
+                        statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA")
+                    )
+                except Exception as error:
+                    trial.error = str(error) or type(error).__name__
+                    view.note(f"failed: {trial.error}")
+                done.append(trial)
+                _save(done, experiments, seeds, trials, validation, by, out)
     view.label = ""
     return done
 
 
-def _run_trial(
-    experiment: Experiment,
-    table: dict[str, Any],
-    validation: float,
-    seeds: Sequence[int],
-    out: Path,
-    trial: Trial,
-    number: int,
-    trials: int,
-    view: View,
-) -> list[Record]:
-    results = []
-    for seed in seeds:
-        view.label = f"{trial.method} trial {number}/{trials} seed {seed}"
-        settings = experiment.with_(**{**table, "validation": validation, "seed": seed})
-        folder = out / trial.method / f"trial-{number}" / f"seed-{seed}"
-        results.append(run_or_resume(settings, folder, view))
-        view.advance()
-    return results
+def _with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """Keys of the experiment, such as lr, and of its method."""
+    table = plain_table(experiment)
+    for key, value in settings.items():
+        target = table if key in Experiment.model_fields else table["algorithm"]
+        target[key] = value
+    return experiment.with_(**table)
 
 
 def best_of(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
