@@ -69,7 +69,7 @@ def test_a_method_is_named_once(command: Cli, config: Path, tmp_path: Path) -> N
     code, _, err = command(
         "compare", config, "--algorithms", "fedavg,fedgela,fedavg", "--out", tmp_path / "all"
     )
-    assert code == 2 and "fedavg is named twice" in err
+    assert code == 2 and "two methods are called 'fedavg'" in err
 
 
 def test_no_name_is_no_method(command: Cli, config: Path, tmp_path: Path) -> None:

@@ -52,16 +52,13 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(methods) or list(ALGORITHMS)
     if "all" in names:
         names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{where}: {name} is named twice; with other settings it can be a [methods.NAME]")
     methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
     experiments: dict[str, Experiment] = {}
     for name in names:
         path = name  # a user's own method goes by its class's name, as a folder can
         if is_import_path(name):
             name = name.rpartition(":")[2]
-        if name != path and name in experiments:
+        if name in experiments:
             raise UserError(f"{where}: two methods are called {name!r}: give them tables [methods.NAME]")
         if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
             raise UserError(f"{where}: {name!r} cannot be a method's name: it names a folder")
