@@ -63,6 +63,7 @@ class Inspection:
     client_names: list[str]  # natural clients' names or ids; empty: clients are numbers
     train_counts: Ints
     test_counts: Ints
+    only_in_test: list[int]  # classes that nobody has a training sample of
     method: FedGELA  # whose Phi and E_W the cost is of
     own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
@@ -130,12 +131,6 @@ class Inspection:
         return float(_imbalance(self.train_counts.sum(axis=0, keepdims=True))[0])
 
     @property
-    def only_in_test(self) -> list[int]:
-        """Classes that are tested, but that nobody has a training sample of."""
-        seen = self.train_counts.sum(axis=0) > 0
-        return np.flatnonzero(~seen & (self.test_counts.sum(axis=0) > 0)).tolist()
-
-    @property
     def nowhere(self) -> list[int]:
         """Classes without any sample."""
         return np.flatnonzero(self.train_counts.sum(axis=0) + self.test_counts.sum(axis=0) == 0).tolist()
@@ -196,6 +191,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
         client_names=_client_names(experiment, federation),
         train_counts=counts.numpy(),
         test_counts=federation.test_counts.numpy(),
+        only_in_test=federation.only_in_test,
         method=method,
         own_method=own,
         cost=adaptation_cost(lengths, method.E_W or 0.0).numpy(),

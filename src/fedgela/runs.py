@@ -83,9 +83,9 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
     with contextlib.closing(server), folder.locked():
         if folder.exists():  # another process was faster
             raise already_holds_a_run(path)
-        if federation.only_tested:
+        if federation.only_in_test:
             names = federation.data.class_names or [str(c) for c in range(federation.data.classes)]
-            classes = ", ".join(names[c] for c in federation.only_tested)
+            classes = ", ".join(names[c] for c in federation.only_in_test)
             listener.note(f"classes that are tested, but that nobody has training samples of: {classes}")
         folder.create(server.experiment)
         return go_on(folder, server, store, None, listener)

@@ -40,7 +40,7 @@ class Federation:
     test_counts: Tensor  # [N, C], int64
 
     @property
-    def only_tested(self) -> list[int]:
+    def only_in_test(self) -> list[int]:
         """Classes that are in test sets, but that nobody has a training sample of."""
         unseen = self.train_counts.sum(dim=0) == 0
         classes: list[int] = torch.nonzero(unseen & (self.test_counts.sum(dim=0) > 0)).flatten().tolist()
