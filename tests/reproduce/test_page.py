@@ -102,6 +102,16 @@ def test_best_baseline_and_margins(make_entry) -> None:
     assert "incomplete" in row(section(incomplete, "Table 5"), "Best baseline, cifar10 p10c2")
 
 
+def test_a_swinging_GA_is_shown_as_its_mean_over_the_last_tenth_too(make_entry) -> None:
+    curves = {"fedavg": [50.0] * 18 + [20.0, 30.0], "fedgela": [10.0] * 18 + [40.0, None]}
+    entries = [make_entry(f"{WHERE}/{m}", GA=60.0, line={"GA_by_round": tuple(c)}) for m, c in curves.items()]
+    text = shown(entries)
+    table = section(text, "Table 2")
+    assert row(table, "FedAvg").endswith("| 59.00 | 25.00 |")
+    assert row(table, "FedGELA").endswith("| 59.00 | 40.00 |")
+    assert row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg").endswith("| +0.00 | +15.00 |")
+
+
 def test_rounds_to_fedavgs_best(make_entry) -> None:
     where = "communication/cifar10/full-dir0.1"
     curves = {"fedavg": [10.0, 30.0, 40.0, 40.0], "fedgela": [20.0, 45.0, 45.0, 45.0], "fedrep": [1.0] * 4}

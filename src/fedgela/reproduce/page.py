@@ -17,7 +17,7 @@ from fedgela.paper import (
 from fedgela.reproduce.document import Block, Field, Grid, Heading, Listing, Paragraph, Tone
 from fedgela.reproduce.entries import different_runs, run_of
 from fedgela.reproduce.ledger import Entry
-from fedgela.reproduce.standing import Standing, Standings, best_values, mean_and_std
+from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, best_values, mean_and_std
 
 TITLE = "The paper's tables, and ours"
 UNTRIED = Field("untried", tone="untried")
@@ -25,6 +25,7 @@ INCOMPLETE = Field("incomplete", tone="untried")
 OTHER_TASK = Field("another task")
 NOTHING = Field("–")
 COUNTS = ("smallest_client", "largest_client")
+MARGINS = {"PA": ("best", "last"), "GA": ("best", "last", LAST_TENTH)}
 
 
 class Notes:
@@ -88,10 +89,12 @@ def _introduction() -> list[Block]:
         Paragraph(
             "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
             "maximum over rounds, chosen on the test data it is measured on, as the paper reports it "
-            "(fine-tuned PA: at the round of the best GA); **last** is the last round's. ▲ marks a mean that "
-            "reaches the paper's number, ▼ one that does not, each with the difference; another model, data "
-            "set or split than the paper's is another task, and gets neither. A raised number "
-            "refers to a note: fewer rounds, other data or other settings than the paper's."
+            "(fine-tuned PA: at the round of the best GA); **last** is the last round's, **last tenth** "
+            "the mean over the last tenth of the rounds: GA may swing by many points from one round to the "
+            "next, which a maximum rewards. ▲ marks a mean that reaches the paper's number, ▼ one that does "
+            "not, each with the difference; another model, data set or split than the paper's is another "
+            "task, and gets neither. A raised number refers to a note: fewer rounds, other data or other "
+            "settings than the paper's."
         ),
     ]
 
@@ -196,11 +199,19 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
                 comparable = standing is None or standing.comparable
                 fields += _beside(cell.printed.get(metric), values if standing else None, comparable)
             for metric in metrics:
-                last = list(standing.values(metric, "last").values()) if standing else []
-                fields.append(Field(_mean(last)) if last else NOTHING)
+                fields.append(_mean_at(standing, metric, "last"))
+            if "GA" in metrics:
+                fields.append(_mean_at(standing, "GA", LAST_TENTH))
             rows.append(tuple(fields))
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
-    return Grid(("method", "seeds", *head, *(f"{metric} last" for metric in metrics)), tuple(rows))
+    head += [f"{metric} last" for metric in metrics]
+    head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
+    return Grid(("method", "seeds", *head), tuple(rows))
+
+
+def _mean_at(standing: Standing | None, metric: str, when: str) -> Field:
+    values = list(standing.values(metric, when).values()) if standing else []
+    return Field(_mean(values)) if values else NOTHING
 
 
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -318,14 +329,16 @@ def _margins(standings: Standings, notes: Notes) -> Grid | None:
                     continue
                 where = f"{cell.dataset} {cell.setting}, over {against}"
                 fields = [Field(where, notes.numbers([mine, *itertools.chain(*theirs)]))]
-                for metric in ("PA", "GA"):
+                for metric, moments in MARGINS.items():
                     fields.append(_printed_margin(cell, others, metric))
-                    fields += [_our_margin(mine, theirs, metric, when) for when in ("best", "last")]
+                    fields += [_our_margin(mine, theirs, metric, when) for when in moments]
                 rows.append(tuple(fields))
     if not rows:
         return None
-    head = [f"{metric} {part}" for metric in ("PA", "GA") for part in ("paper", "ours, best", "ours, last")]
-    return Grid(("where", *head), tuple(rows))
+    head = ["where"]
+    for metric, moments in MARGINS.items():
+        head += [f"{metric} paper", *(f"{metric} ours, {when}" for when in moments)]
+    return Grid(tuple(head), tuple(rows))
 
 
 def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> Field:

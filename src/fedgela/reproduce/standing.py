@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from typing import Any
 
 from fedgela.measures import communication
@@ -15,6 +16,7 @@ from fedgela.reproduce.sizes import OFFICIAL
 # whoever changes these has another task, whose numbers are no better or worse than the paper's
 TASK = {"dataset", "image_size", "model", "partition", "clients"}
 UNREADABLE = "settings of another version of this software, which this one does not know"
+LAST_TENTH = "last tenth"  # GA's mean over the last tenth of the rounds, beside the best and the last round's
 CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
 
 
@@ -57,8 +59,16 @@ def _value(entry: Entry, metric: str, when: str) -> float | None:
         return entry.measured[metric]
     if metric in entry.angles:
         return entry.angles[metric]
+    if when == LAST_TENTH:
+        return _mean_of_last_tenth(entry.GA_by_round) if metric == "GA" else None
     pair = getattr(entry, metric, None)
     return None if pair is None else getattr(pair, when)
+
+
+def _mean_of_last_tenth(by_round: Sequence[float | None]) -> float | None:
+    """GA may swing by many points from one round to the next: a single round's says little."""
+    known = [GA for GA in by_round[-ceil(len(by_round) / 10) :] if GA is not None]
+    return statistics.fmean(known) if known else None
 
 
 class Standings:
