@@ -227,6 +227,13 @@ class RunFolder:
                 return checkpoint
         return None
 
+    def newest(self) -> Checkpoint | None:
+        """The newest sound checkpoint, on the CPU, of a folder that may be another's: nothing is changed."""
+        for path in self._checkpoint_paths():
+            with contextlib.suppress(*DAMAGED):
+                return self._read_checkpoint(path, torch.device("cpu"))
+        return None
+
     def _read_checkpoint(self, path: Path, device: torch.device) -> Checkpoint:
         tensors, text = read_tensors(path)
         note = json.loads(text)

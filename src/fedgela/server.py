@@ -318,17 +318,10 @@ class Server:
         return record
 
     def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
-        """Right answers [N, C] of the global model fine-tuned on these clients: plain cross-entropy, all
-        parameters, `finetune_epochs` epochs at the run's learning rate."""
-        e = self.experiment
-        plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
+        """Right answers [N, C] of the global model fine-tuned on these clients, each on its own test set."""
         right = torch.zeros_like(self.federation.test_counts)
         for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
-            jobs = [
-                Job(k, self.federation.train[k], self._as_seen_by(k, model))
-                for k in clients[start : start + FINETUNED_AT_ONCE]
-            ]
-            outcomes = list(self.engine.train(plan, jobs))
+            outcomes = self.finetune(model, round, clients[start : start + FINETUNED_AT_ONCE])
             questions = [
                 Question(outcome.model, self.federation.test[outcome.client]) for outcome in outcomes
             ]
@@ -336,6 +329,14 @@ class Server:
             for outcome, question, answer in zip(outcomes, questions, answers, strict=True):
                 right[outcome.client] = self.scorer.right(answer, question.samples)
         return right
+
+    def finetune(self, model: State, round: int, clients: Sequence[int]) -> list[Outcome]:
+        """The global model fine-tuned on each of these clients: plain cross-entropy, all parameters,
+        `finetune_epochs` epochs at the run's learning rate."""
+        e = self.experiment
+        plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
+        jobs = [Job(k, self.federation.train[k], self._as_seen_by(k, model)) for k in clients]
+        return list(self.engine.train(plan, jobs))
 
 
 def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:

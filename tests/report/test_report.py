@@ -17,8 +17,9 @@ from fedgela.report import Report, make_report
 from fedgela.report.entries import arrange
 from fedgela.report.loading import find_runs
 from fedgela.report.paper_numbers import paper_number
-from fedgela.report.saved_models import Federations, empty_net
+from fedgela.report.saved_models import Federations
 from fedgela.seeds import run_seeds
+from fedgela.trained import empty_net
 from helpers import tiny
 
 

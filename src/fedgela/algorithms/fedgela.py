@@ -31,7 +31,7 @@ class FeatureBatchNorm(nn.BatchNorm1d):
     """BatchNorm over features; a batch of one sample, which has no variance, takes the running ones."""
 
     def forward(self, z: Tensor) -> Tensor:
-        if len(z) == 1:
+        if self.training and len(z) == 1:
             return F.batch_norm(z, self.running_mean, self.running_var, self.weight, self.bias)
         return super().forward(z)
 

@@ -78,6 +78,9 @@ class FedProto(FedAvg):
             return super().predict_personal(net, x, client)
         z = net.features(x)
         known = client["known"] & client["present"]  # [C], or [B, C] for samples of many clients
-        nearness = (-torch.cdist(z, client["prototypes"])).masked_fill(~known, -torch.inf)
+        P = client["prototypes"]
+        # |z - P_c|^2 in plain operations: cdist's cannot be exported to ONNX
+        square = z.square().sum(dim=1, keepdim=True) - 2 * z @ P.T + P.square().sum(dim=1)
+        nearness = (-square.clamp(min=0).sqrt()).masked_fill(~known, -torch.inf)
         # before the first round there are no prototypes
         return torch.where(known.any(dim=-1, keepdim=True), nearness, net.head(z))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import fedgela
-from fedgela.cli import looking, measuring, training
+from fedgela.cli import deploying, looking, measuring, training
 from fedgela.cli.complaints import complain, show_warning
 from fedgela.errors import UserError
 from fedgela.flower.cli import app as federation_commands
@@ -28,6 +28,8 @@ for command in (
     looking.theory,
     looking.report,
     looking.watch,
+    deploying.predict,
+    deploying.export,
     measuring.bench,
     measuring.reproduce,
 ):

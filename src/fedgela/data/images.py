@@ -24,8 +24,9 @@ class Decoded:
     failed: dict[int, str]  # place -> why
 
 
-def decode(images: Sequence[Path | bytes], size: int) -> Decoded:
-    """Read, turn upright, and resize; in threads, since Pillow's decoders let others run."""
+def decode(images: Sequence[Path | bytes], size: int, channels: int | None = None) -> Decoded:
+    """Read, turn upright, and resize; in threads, since Pillow's decoders let others run. `channels`: 1 makes
+    all grey, 3 none; None is as they are."""
     try:
         import PIL.Image
     except ImportError:
@@ -38,7 +39,7 @@ def decode(images: Sequence[Path | bytes], size: int) -> Decoded:
         source = images[i]
         try:
             with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-                pixels = _pixels(image, size)
+                pixels = _pixels(image, size, channels)
         except Exception as error:  # damaged files raise whatever a decoder stumbles over
             failed[i] = str(error).splitlines()[0] if str(error) else type(error).__name__
             return
@@ -47,11 +48,12 @@ def decode(images: Sequence[Path | bytes], size: int) -> Decoded:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(len(images))))
-    return Decoded(x if colour.any() else x[..., 0].copy(), dict(sorted(failed.items())))
+    coloured = colour.any() if channels is None else channels == 3
+    return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())))
 
 
-def _pixels(image: Any, size: int) -> np.ndarray:
-    """[size, size] of a grey image, [size, size, 3] of any other."""
+def _pixels(image: Any, size: int, channels: int | None) -> np.ndarray:
+    """[size, size] of a grey image, or where one channel is wanted, [size, size, 3] of any other."""
     from PIL import Image, ImageOps
 
     image.draft(None, (2 * size, 2 * size))  # JPEG: no more pixels decoded than are of use
@@ -60,7 +62,8 @@ def _pixels(image: Any, size: int) -> np.ndarray:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError("32 bits a pixel: their range is not known")
-    image = image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB")
+    grey = image.mode in ("1", "L", "LA", "La") or channels == 1
+    image = image.convert("L" if grey else "RGB")
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image)

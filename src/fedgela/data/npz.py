@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def load_npz(name: str, path: Path) -> Dataset:
-    arrays = _read(path)
+    arrays = read_arrays(path)
     with naming(path):
         if {"text", "offset", "role"} <= arrays.keys():
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
@@ -88,7 +88,7 @@ def _names(arrays: Arrays, key: str) -> tuple[str, ...]:
 # -- the file ------------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Arrays:
+def read_arrays(path: Path) -> Arrays:
     """All arrays. np.load compares each with its checksum in the file as it reads, which costs next to
     nothing; a second pass for the checksum beside the file would double the time."""
     try:

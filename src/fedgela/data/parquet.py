@@ -16,6 +16,15 @@ ROLES = ("label", "client", "split", "image")
 
 
 def load_parquet(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
+    table = read_table(path)
+    with naming(path):
+        if "label" not in table.column_names:
+            raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
+        return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
+
+
+def read_table(path: Path) -> Any:
+    """A pyarrow.Table that has rows, and a value in each of its cells."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -27,30 +36,27 @@ def load_parquet(path: Path, image_size: int | None, unreadable: Unreadable) -> 
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"{path}: not a readable .parquet file ({reason})") from None
     with naming(path):
-        return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
+        if table.num_rows == 0:
+            raise UserError("holds no rows")
+        for column in table.column_names:
+            if table[column].null_count:
+                raise UserError(f"column {column} lacks a value in {table[column].null_count} rows")
+    return table
 
 
 def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
-    """`table` is a pyarrow.Table."""
-    if table.num_rows == 0:
-        raise UserError("holds no rows")
-    if "label" not in table.column_names:
-        raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
-    for column in table.column_names:
-        if table[column].null_count:
-            raise UserError(f"column {column} lacks a value in {table[column].null_count} rows")
     y, class_names = codes(table["label"].to_numpy(), "label")
     client: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
     if "client" in table.column_names:
         client, client_names = codes(table["client"].to_numpy(), "client")
     if "image" in table.column_names:
-        encoded, test = _bytes(table["image"]), _test(table, y, client)
-        x, read = without_unreadable(decode(encoded, size), _row_name, unreadable)
+        encoded, test = encoded_images(table["image"]), _test(table, y, client)
+        x, read = without_unreadable(decode(encoded, size), row_name, unreadable)
         y, test = y[read], test[read]
         client = None if client is None else client[read]
     else:
-        x, test = _features(table), _test(table, y, client)
+        x, test = features(table), _test(table, y, client)
     return make_dataset(
         name,
         x[~test],
@@ -90,7 +96,7 @@ def _test(table: Any, y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
     return test
 
 
-def _bytes(column: Any) -> list[bytes]:
+def encoded_images(column: Any) -> list[bytes]:
     """Encoded images: plain bytes, or the hub's struct of bytes and path."""
     values = [value.get("bytes") if isinstance(value, dict) else value for value in column.to_pylist()]
     encoded = [value for value in values if isinstance(value, bytes)]
@@ -100,11 +106,11 @@ def _bytes(column: Any) -> list[bytes]:
     return encoded
 
 
-def _row_name(row: int) -> str:
+def row_name(row: int) -> str:
     return f"row {row}"
 
 
-def _features(table: Any) -> np.ndarray:
+def features(table: Any) -> np.ndarray:
     columns = [column for column in table.column_names if column not in ROLES]
     if not columns:
         raise UserError("has neither a column image nor columns of numbers beside label")

@@ -11,7 +11,8 @@ from fedgela.models import batchnorm_entries
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.markup import Table
 from fedgela.report.paper_numbers import paper_number
-from fedgela.report.saved_models import client_files, empty_net
+from fedgela.report.saved_models import client_files
+from fedgela.trained import empty_net
 
 
 def cost_table(setting: Setting, federation: Federation | None) -> Table:

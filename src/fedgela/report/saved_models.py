@@ -1,6 +1,5 @@
 """What saved models answer: predictions and last-layer features of a run's global and client models."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +10,12 @@ from torch import Tensor
 from fedgela.algorithms.fedgela import Head
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.data.catalogue import BUILT_IN, known
-from fedgela.data.sources import as_path, data_directories
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
-from fedgela.models import Net, State, build_net
+from fedgela.models import Net, State
 from fedgela.report.loading import Note, Run
 from fedgela.report.sites import Sites, federation_at_the_server
-from fedgela.resolve import resolve
+from fedgela.trained import empty_net, federation_of
 
 BATCH = 500
 SMALL = 1_000_000  # parameters of a net that answers thousands of samples in a second or two
@@ -82,39 +79,11 @@ class Federations:
 
     def _load(self, e: Experiment) -> Federation | None:
         try:
-            if not _is_here(e):
-                raise UserError(f"the data set {e.dataset!r} is not on this machine")
-            return resolve(e.with_(device="cpu", tensorboard=False))[1]
+            return federation_of(e)
         except (UserError, OSError) as error:
             reason = str(error).splitlines()[0]
             self._note(f"{reason}: no pictures of who holds what, and none of models")
             return None
-
-
-def _is_here(e: Experiment) -> bool:
-    if e.dataset in BUILT_IN or as_path(e.dataset, e.data_dir) is not None:
-        return True
-    spelling = re.sub("[-_]", "[-_]", e.dataset)
-    return known(e.dataset) is None or any(
-        next(folder.glob(f"{spelling}*.npz"), None) for folder in data_directories(e.data_dir)
-    )
-
-
-def empty_net(experiment: Experiment, federation: Federation) -> Net:
-    """The run's net, for a state to be loaded: nothing is fetched for weights that are then replaced."""
-    d = experiment.projection
-    assert experiment.model is not None and d is not None, "a run's config is resolved"
-    net = build_net(
-        experiment.model,
-        federation.data.spec,
-        d,
-        lambda: experiment.algorithm.head(d, federation.data.classes, experiment.seed),
-        experiment.seed,
-        pretrained=False,
-        batchnorm=experiment.batchnorm,
-    ).eval()
-    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
-    return net
 
 
 def global_file(run: Run) -> Path | None:

@@ -1,0 +1,77 @@
+"""Commands that use trained models: export, predict."""
+
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedgela.errors import UserError
+
+SHOWN = 20  # predictions in the terminal
+
+Client = Annotated[
+    int | None, typer.Option(help="this client's personal model, from 0; by default the global one")
+]
+Round = Annotated[str, typer.Option("--round", help="last, or best: of the best GA on the test data")]
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
+    out: Annotated[Path, typer.Option("--out", help="the file to write: .onnx, or .pt2 (PyTorch)")],
+    client: Client = None,
+    round: Round = "last",
+) -> None:
+    """Write a model as one file that needs nothing of this package: raw samples in, probabilities out."""
+    from fedgela.deploy.export import export
+
+    card, apart = export(run, out, client, _which(round))
+    print(f"{card}\nwritten to {out}, read again and asked: no probability differs by more than {apart:.1g}")
+
+
+def predict(
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_MODEL", help="the folder of a run, or an exported file")
+    ],
+    samples: Annotated[
+        Path, typer.Argument(metavar="SAMPLES", help="an image, a folder of images, an .npz or .parquet file")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a CSV file with every class's probability")
+    ] = None,
+    client: Client = None,
+    round: Round = "last",
+    skip: Annotated[bool, typer.Option("--skip-unreadable", help="leave out what cannot be read")] = False,
+) -> None:
+    """Say which classes samples are of; how many answers are right, where their labels are known."""
+    from fedgela.deploy.model import load_model
+    from fedgela.deploy.prediction import predict
+    from fedgela.deploy.samples import read_samples
+    from fedgela.files import check_folder
+
+    if out is not None:
+        check_folder(out.parent)
+    loaded = load_model(model, client, _which(round))
+    card = loaded.card
+    found = predict(loaded, read_samples(samples, card.input, card.classes, "skip" if skip else "error"))
+    print(card)
+    rows = found.rows()
+    if out is None:
+        table = Table(*rows[0], box=None, pad_edge=False)
+        for row in rows[:SHOWN]:
+            table.add_row(*row.values())
+        Console(highlight=False, markup=False).print(table)
+        if len(rows) > SHOWN:
+            print(f"... and {len(rows) - SHOWN} more: --out FILE.csv writes all")
+    else:
+        found.save(out)
+        print(f"{len(rows)} predictions written to {out}")
+    if found.right is not None:
+        print(f"{found.right} of {len(rows)} right: {100 * found.right / len(rows):.2f} %")
+
+
+def _which(round: str) -> Literal["last", "best"]:
+    if round not in ("last", "best"):
+        raise UserError(f"--round: last or best, not {round!r}")
+    return cast(Literal["last", "best"], round)

@@ -1,0 +1,110 @@
+"""Exporting a trained model to one file that needs nothing of this package: ONNX, or PyTorch's own .pt2."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, only_run, trained_model
+from fedgela.deploy.predictor import Predictor, Which
+from fedgela.errors import UserError
+from fedgela.files import TEMPORARY, check_folder
+from fedgela.inputs import InputSpec
+
+CHECKED = 32  # samples that the file is asked after it is written
+TOLERANCE = 1e-4  # in probability; rounding alone gives 1e-6
+
+
+def export(path: Path, out: Path, client: int | None = None, which: Which = "last") -> tuple[Card, float]:
+    """Write a run's model to `out`, whose suffix says the format; the file is read again and asked. Returns
+    its card, and the largest difference to the model in any probability."""
+    if out.suffix not in EXPORTED:
+        raise UserError(f"--out: a file ending in {' or '.join(EXPORTED)}, not {out.name!r}")
+    check_folder(out.parent)
+    _require(out.suffix)
+    predictor, card = trained_model(only_run(path), client, which)
+    samples = _samples(card.input)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f"{out.stem}{TEMPORARY}{out.suffix}")
+    try:
+        with _quiet():
+            program = _program(predictor, samples)
+            if out.suffix == ".onnx":
+                _save_onnx(program, card, unfinished)
+            else:
+                torch.export.save(program, unfinished, extra_files={CARD: card.to_json()})
+            written = load_model(unfinished)
+        with torch.no_grad():
+            apart = float((written.probabilities(samples) - predictor(samples)).abs().max())
+        if not apart <= TOLERANCE:
+            raise UserError(f"the exported model differs from the run's by {apart:.2g} in a probability")
+        unfinished.rename(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return card, apart
+
+
+def _require(suffix: str) -> None:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if suffix == ".onnx" and missing:
+        raise UserError(
+            f"--out: {missing[0]} is needed for .onnx: pip install 'fedgela[export]'; .pt2 needs nothing more"
+        )
+
+
+def _program(predictor: Predictor, samples: Tensor) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    with _told("this model cannot be exported", "`fedgela predict RUN` can use it"):
+        return torch.export.export(predictor, (samples,), dynamic_shapes={"x": {0: batch}})
+
+
+def _save_onnx(program: torch.export.ExportedProgram, card: Card, out: Path) -> None:
+    with _told("this model has no form in ONNX", "a .pt2 file may hold it"):
+        exported = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=["x"], output_names=["probabilities"]
+        )
+    assert exported is not None
+    exported.model.metadata_props[CARD] = card.to_json()
+    exported.save(out, external_data=False)
+
+
+@contextmanager
+def _told(what: str, instead: str) -> Iterator[None]:
+    """Whatever an exporter raises, of a model whose steps depend on values, say, as a user's mistake."""
+    try:
+        yield
+    except Exception as error:
+        while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+            error = error.__cause__  # the first cause says it best
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{what} ({told}); {instead}") from None
+
+
+def _samples(spec: InputSpec) -> Tensor:
+    """Drawn: any will do, since it is models that are compared."""
+    draw = torch.Generator().manual_seed(0)
+    size = (CHECKED, *spec.shape)
+    if spec.kind == "features":
+        return torch.randn(size, generator=draw)
+    if spec.kind == "tokens":
+        return torch.randint(spec.vocabulary, size, generator=draw)
+    return torch.randint(256, size, generator=draw, dtype=torch.uint8)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporters speak of themselves: of packages that they do without, of what they deprecate."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,137 @@
+"""A model to be asked: of a run's folder, or exported; with what its users must know of it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fedgela
+from fedgela.deploy.predictor import Predictor, Which, predictor_of
+from fedgela.errors import UserError
+from fedgela.inputs import InputSpec
+from fedgela.report.loading import Run, find_runs
+
+CARD = "fedgela.json"  # the card's name in an exported file
+EXPORTED = (".onnx", ".pt2")
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Card:
+    """What an exported file says of itself."""
+
+    method: str
+    client: int | None  # whose personal model it is; None: the global one
+    round: int
+    input: InputSpec
+    classes: tuple[str, ...]
+    data: str  # the fingerprint of what it was trained on
+    version: str = fedgela.__version__
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str) -> "Card":
+        try:
+            values = json.loads(text)
+            spec = InputSpec(**{**values["input"], "shape": tuple(values["input"]["shape"])})
+            return cls(**{**values, "input": spec, "classes": tuple(values["classes"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"its {CARD} cannot be read ({type(error).__name__}: {error})") from None
+
+    def __str__(self) -> str:
+        whose = "the global model" if self.client is None else f"the personal model of client {self.client}"
+        return f"{whose} of {self.method}, round {self.round}: {self.input}, {len(self.classes)} classes"
+
+
+@dataclass(frozen=True)
+class Model:
+    card: Card
+    forward: Callable[[Tensor], Tensor]
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """[n, C], of samples as they lie in the data: uint8 images [n, channels, height, width], float
+        features [n, d], tokens [n, length]."""
+        with torch.no_grad():
+            parts = [self.forward(part) for part in torch.split(x, BATCH)]
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.card.classes))
+
+
+def load_model(path: str | Path, client: int | None = None, round: Which = "last") -> Model:
+    """The model of a run's folder, global or a client's, or of a file that `fedgela export` wrote."""
+    path = Path(path)
+    if path.suffix not in EXPORTED or path.is_dir():
+        predictor, card = trained_model(only_run(path), client, round)
+        return Model(card, predictor)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file")
+    if client is not None or round != "last":
+        raise UserError(
+            f"{path}: an exported file holds one model; --client and --round are for a run's folder"
+        )
+    try:
+        return _of_onnx(path) if path.suffix == ".onnx" else _of_pt2(path)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def only_run(path: Path) -> Run:
+    """The run in a folder; a UserError where there are several, as of several seeds or methods."""
+    runs = find_runs([path], lambda text: None)
+    if len(runs) > 1:
+        listed = ", ".join(str(run.path) for run in runs[:3]) + (", ..." if len(runs) > 3 else "")
+        raise UserError(f"{path}: holds {len(runs)} runs, give one of them: {listed}")
+    return runs[0]
+
+
+def trained_model(run: Run, client: int | None, which: Which) -> tuple[Predictor, Card]:
+    predictor, federation, round = predictor_of(run, client, which)
+    data = federation.data
+    names = data.class_names or tuple(str(c) for c in range(data.classes))
+    title = run.experiment.algorithm.title
+    return predictor, Card(title, client, round, data.spec, names, data.fingerprint)
+
+
+def _of_pt2(path: Path) -> Model:
+    extra = {CARD: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+    except Exception as error:  # whatever a damaged archive makes torch stumble over
+        raise UserError(f"cannot be read as a .pt2 file ({_first_line(error)})") from None
+    return Model(_card(extra[CARD]), program.module())
+
+
+def _of_onnx(path: Path) -> Model:
+    session = onnx_session(path)
+    card = _card(session.get_modelmeta().custom_metadata_map.get(CARD, ""))
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+    return Model(card, forward)
+
+
+def onnx_session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError("is run with onnxruntime, which is missing: pip install 'fedgela[export]'") from None
+    try:
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of its own kinds, by where the damage lies
+        raise UserError(f"cannot be read as an .onnx file ({_first_line(error)})") from None
+
+
+def _card(text: str) -> Card:
+    if not text:
+        raise UserError(f"has no {CARD}: it is not of `fedgela export`")
+    return Card.of_json(text)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

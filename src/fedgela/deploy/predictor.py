@@ -1,0 +1,117 @@
+"""A trained model as one module: from samples as they lie in the data to probabilities of the classes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgela.data import Federation
+from fedgela.data.dataset import Dataset
+from fedgela.errors import UserError
+from fedgela.models import Net, State
+from fedgela.report.loading import Run
+from fedgela.report.sites import federation_at_the_server
+from fedgela.runfolder import Checkpoint, FolderStore, RunFolder
+from fedgela.server import PLAIN, Server
+from fedgela.trained import empty_net, federation_of
+
+Which = Literal["last", "best"]
+Predict = Callable[[Net, Tensor], Tensor]  # logits [B, C] of normalised inputs
+
+
+class Predictor(nn.Module):
+    """Takes x, [B, ...]: uint8 images with their channels first, float features, or tokens, as they lie in
+    the data. Returns probabilities, [B, C]. The data's normalisation is part of it."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, net: Net, data: Dataset, predict: Predict) -> None:
+        super().__init__()
+        self.net = net
+        self.predict = predict
+        self.normalises = data.kind != "tokens"
+        if self.normalises:
+            scale, shift = data.normalisation
+            self.register_buffer("scale", scale)
+            self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = torch.addcmul(self.shift, x.float(), self.scale) if self.normalises else x.long()
+        return self.predict(self.net, inputs).softmax(dim=1)
+
+
+def data_of(run: Run) -> Federation:
+    """What the run was trained on; of a run on sites, what its server knows of it."""
+    if run.sites is None:
+        return federation_of(run.experiment)
+    federation = federation_at_the_server(run.sites, run.records, run.experiment.image_size)
+    if federation is None:
+        raise UserError(f"{run.path}: this run has not begun")
+    return federation
+
+
+def predictor_of(run: Run, client: int | None, which: Which) -> tuple[Predictor, Federation, int]:
+    """The global model, or a client's personal one as PA counts it; with its federation and its round."""
+    folder = RunFolder(run.path)
+    checkpoint = folder.newest()
+    if checkpoint is None:
+        raise UserError(f"{run.path}: there is no checkpoint; nothing was trained yet, or it is gone")
+    federation = data_of(run)
+    if run.sites is None and checkpoint.data != federation.data.fingerprint:
+        raise UserError(f"{run.path}: the data set is no longer what the run was trained on")
+    if client is None:
+        model, predict, round = _global(run, checkpoint, which)
+    else:
+        model, predict, round = _personal(run, federation, folder, checkpoint, client, which)
+    net = empty_net(run.experiment, federation)
+    net.in_bf16 = False  # where a model is used, fp32 costs little
+    net.load_state_dict(model)
+    return Predictor(net, federation.data, predict).eval(), federation, round
+
+
+def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:
+    algorithm, progress = run.experiment.algorithm, checkpoint.progress
+    if algorithm.GA_of != "global":
+        raise UserError(f"{algorithm.title} has no global model, only its clients': --client 0 is the first")
+    if which == "last":
+        return progress.server.model, algorithm.predict_global, progress.round
+    if not progress.best_model:
+        raise UserError(f"{run.path}: no round was evaluated, so that none is the best")
+    return progress.best_model, algorithm.predict_global, progress.best_round
+
+
+def _personal(
+    run: Run, federation: Federation, folder: RunFolder, checkpoint: Checkpoint, client: int, which: Which
+) -> tuple[State, Predict, int]:
+    algorithm, progress = run.experiment.algorithm, checkpoint.progress
+    if run.sites is not None:
+        raise UserError(f"{run.path}: the personal models of a federation are kept by its sites alone")
+    if algorithm.PA_of == "global":
+        raise UserError(f"{algorithm.title} has no personal models")
+    if not 0 <= client < federation.clients:
+        raise UserError(f"--client: there are clients 0 to {federation.clients - 1}, not {client}")
+    store = FolderStore(folder.clients, checkpoint.clients)
+    if algorithm.PA_of == "finetuned":
+        model, _, round = _global(run, checkpoint, which)
+        # as the run did it at its end, which kept no model of it
+        e = run.experiment.with_(
+            device="cpu", engine="eager", precision="fp32", pretrained=False, weights=None
+        )
+        server = Server(e, federation, store)
+        (outcome,) = server.finetune(model, round, [client])
+        return outcome.model, PLAIN.predict_global, round
+    if which == "best":
+        raise UserError(f"{algorithm.title}'s clients keep their last model only: --round last")
+    # who has not trained yet has the global model, with vectors of its own
+    own = store.get(client) or progress.server.model
+    extra = progress.server.extra
+    vectors = algorithm.client_vectors(federation.train_counts[client], extra) | extra
+    round = int(progress.visited[client]) or progress.round
+    return own, partial(_with, algorithm.predict_personal, vectors), round
+
+
+def _with(predict: Callable[[Net, Tensor, State], Tensor], client: State, net: Net, x: Tensor) -> Tensor:
+    return predict(net, x, client)

@@ -1,0 +1,156 @@
+"""Samples to be predicted: image files and folders of them, .npz and .parquet; labels where there are any."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgela.data.dataset import REAL, as_float32
+from fedgela.data.images import SUFFIXES, decode
+from fedgela.data.npz import naming, read_arrays
+from fedgela.data.parquet import encoded_images, features, read_table, row_name
+from fedgela.data.unreadable import Unreadable, without_unreadable
+from fedgela.errors import UserError
+from fedgela.inputs import InputSpec
+
+
+@dataclass(frozen=True)
+class Samples:
+    names: list[str]
+    x: Tensor  # as a Model takes them
+    labels: list[str] | None  # true classes, by name
+
+
+def read_samples(
+    path: Path, spec: InputSpec, classes: Sequence[str], unreadable: Unreadable = "error"
+) -> Samples:
+    """`path` is an image, a folder of images at any depth, an .npz or a .parquet file."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file or folder")
+    if path.suffix == ".npz":
+        with naming(path):
+            return _of_arrays(read_arrays(path), spec, classes)
+    if path.suffix == ".parquet":
+        table = read_table(path)
+        with naming(path):
+            return _of_table(table, spec, classes, unreadable)
+    with naming(path):
+        return _of_images(path, spec, classes, unreadable)
+
+
+# -- images --------------------------------------------------------------------------------------------
+
+
+def _of_images(path: Path, spec: InputSpec, classes: Sequence[str], unreadable: Unreadable) -> Samples:
+    size, channels = _square(spec)
+    files = _image_files(path) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"holds no images ({', '.join(SUFFIXES)})")
+    root = path if path.is_dir() else path.parent
+    names = [str(file.relative_to(root)) for file in files]
+    x, read = without_unreadable(decode(files, size, channels), lambda i: names[i], unreadable)
+    kept = [i for i, ok in enumerate(read) if ok]
+    # a folder that is called like a class says what its images are; if all are, they are labels
+    folders = [files[i].resolve().parent.name for i in kept]
+    labels = folders if set(folders) <= set(classes) else None
+    return Samples([names[i] for i in kept], _image_tensor(x, spec), labels)
+
+
+def _image_files(folder: Path) -> list[Path]:
+    return sorted(
+        Path(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    )
+
+
+def _square(spec: InputSpec) -> tuple[int, int]:
+    """The size and the channels that files are decoded to."""
+    if spec.kind != "image":
+        raise UserError(f"the model takes {spec}, no image files: an .npz or a .parquet file holds them")
+    channels, height, width = spec.shape
+    if height != width or channels not in (1, 3):
+        raise UserError(
+            f"the model takes {spec}; image files are made squares, grey or RGB: give an .npz file"
+        )
+    return height, channels
+
+
+def _image_tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
+    """uint8 [n, height, width(, channels)] as [n, channels, height, width]."""
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        raise UserError(
+            f"x must be uint8 images [n, height, width(, channels)], not {x.dtype} {list(x.shape)}"
+        )
+    images = torch.from_numpy(x[..., None] if x.ndim == 3 else x).permute(0, 3, 1, 2)
+    return _fitting(images.contiguous(), spec)
+
+
+def _fitting(x: Tensor, spec: InputSpec) -> Tensor:
+    if len(x) == 0:
+        raise UserError("holds no samples")
+    if tuple(x.shape[1:]) != spec.shape:
+        raise UserError(f"holds samples of shape {'x'.join(map(str, x.shape[1:]))}; the model takes {spec}")
+    return x
+
+
+# -- arrays and tables ---------------------------------------------------------------------------------
+
+
+def _of_arrays(arrays: dict[str, np.ndarray], spec: InputSpec, classes: Sequence[str]) -> Samples:
+    """x, and y if it is there; of a data set's file, its test samples."""
+    key = next((key for key in ("x", "x_test") if key in arrays), None)
+    if key is None:
+        raise UserError(f"has neither x nor x_test; it holds {', '.join(arrays) or 'nothing'}")
+    y = arrays.get(key.replace("x", "y", 1))
+    x = _tensor(arrays[key], spec)
+    return Samples([str(i) for i in range(len(x))], x, None if y is None else _labels(y, len(x), classes))
+
+
+def _of_table(table: Any, spec: InputSpec, classes: Sequence[str], unreadable: Unreadable) -> Samples:
+    """A column image, or columns of numbers, and a column label if it is there."""
+    rows = np.arange(table.num_rows)
+    if "image" in table.column_names:
+        decoded = decode(encoded_images(table["image"]), *_square(spec))
+        x, read = without_unreadable(decoded, row_name, unreadable)
+        rows = rows[read]
+    else:
+        x = features(table)
+    labels = None
+    if "label" in table.column_names:
+        labels = _labels(table["label"].to_numpy()[rows], len(rows), classes)
+    return Samples([str(row) for row in rows], _tensor(x, spec), labels)
+
+
+def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
+    if spec.kind == "image":
+        return _image_tensor(x, spec)
+    if x.ndim != 2 or x.dtype.kind not in REAL:
+        raise UserError(f"x must be numbers [n, {spec.shape[0]}], not {x.dtype} {list(x.shape)}")
+    if spec.kind == "features":
+        return _fitting(torch.from_numpy(as_float32("x", x)), spec)
+    if x.dtype.kind not in "iu" or (x.size and not (x.min() >= 0 and x.max() < spec.vocabulary)):
+        raise UserError(f"x must be tokens, integers from 0 to {spec.vocabulary - 1}")
+    return _fitting(torch.from_numpy(x.astype(np.int64)), spec)
+
+
+def _labels(y: np.ndarray, n: int, classes: Sequence[str]) -> list[str]:
+    """By name; integers are places among the classes."""
+    if y.shape != (n,):
+        raise UserError(f"there must be one label a sample, {n}, not {list(y.shape)}")
+    if y.dtype.kind in "iub":
+        places = y.astype(np.int64)
+        if n and not (places.min() >= 0 and places.max() < len(classes)):
+            raise UserError(f"labels must be from 0 to {len(classes) - 1}, the model's classes")
+        return [classes[place] for place in places]
+    labels = [str(label) for label in y.tolist()]
+    strange = sorted(set(labels) - set(classes))
+    if strange:
+        raise UserError(f"the label {strange[0]!r} is none of the model's classes")
+    return labels

@@ -1,0 +1,45 @@
+"""What a run was trained on and the shape of its net, for all who use its models afterwards."""
+
+import re
+
+from fedgela.config import Experiment
+from fedgela.data import Federation
+from fedgela.data.catalogue import BUILT_IN, known
+from fedgela.data.sources import as_path, data_directories
+from fedgela.errors import UserError
+from fedgela.models import Net, build_net
+from fedgela.resolve import resolve
+
+
+def federation_of(e: Experiment) -> Federation:
+    """The federation of a local run's experiment, on the CPU; a UserError where its data is not here: nothing
+    is fetched."""
+    if not _is_here(e):
+        raise UserError(f"the data set {e.dataset!r} is not on this machine")
+    return resolve(e.with_(device="cpu", tensorboard=False))[1]
+
+
+def _is_here(e: Experiment) -> bool:
+    if e.dataset in BUILT_IN or as_path(e.dataset, e.data_dir) is not None:
+        return True
+    spelling = re.sub("[-_]", "[-_]", e.dataset)
+    return known(e.dataset) is None or any(
+        next(folder.glob(f"{spelling}*.npz"), None) for folder in data_directories(e.data_dir)
+    )
+
+
+def empty_net(experiment: Experiment, federation: Federation) -> Net:
+    """The run's net, for a state to be loaded: nothing is fetched for weights that are then replaced."""
+    d = experiment.projection
+    assert experiment.model is not None and d is not None, "a run's config is resolved"
+    net = build_net(
+        experiment.model,
+        federation.data.spec,
+        d,
+        lambda: experiment.algorithm.head(d, federation.data.classes, experiment.seed),
+        experiment.seed,
+        pretrained=False,
+        batchnorm=experiment.batchnorm,
+    ).eval()
+    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
+    return net

@@ -1,0 +1,263 @@
+"""Trained models in use: what is exported and predicted is what the run measured."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgela import cli
+from fedgela.deploy import load_model
+from fedgela.deploy.export import export
+from fedgela.deploy.samples import read_samples
+from fedgela.errors import UserError
+from fedgela.evaluation import Record
+from fedgela.resolve import resolve
+from fedgela.runfolder import RunFolder
+from fedgela.runs import run
+from helpers import listing, tiny, tiny_arrays
+
+METHODS = {
+    "fedgela": {"name": "fedgela", "E_W": 25.0},
+    "fedgela-present": {"name": "fedgela", "phi": "paper-sqrt", "personal_prediction": "present"},
+    "fedavg": {"name": "fedavg"},
+    "fedrep": {"name": "fedrep"},
+    "fedrod": {"name": "fedrod"},
+    "fedproto": {"name": "fedproto"},
+    "local": {"name": "local"},
+}
+PROTOTYPES = {"name": "fedproto", "prediction": "prototype"}  # later ones than at the time of the last visit
+
+
+@pytest.fixture(scope="session")
+def trained(npz: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of every kind of method."""
+    folder = tmp_path_factory.mktemp("trained")
+    methods = METHODS | {"prototypes": PROTOTYPES}
+    for name, algorithm in methods.items():
+        run(tiny(npz, algorithm=algorithm, sample=3), folder / name)
+    return {name: folder / name for name in methods}
+
+
+def accuracy(path: Path, client: int | None) -> Record:
+    """In percent: of a model of a run on the test samples that count for it."""
+    federation = resolve(RunFolder(path).experiment())[1]
+    data = federation.data
+    samples = slice(None) if client is None else federation.test[client]
+    found = load_model(path, client).probabilities(data.x_test[samples])
+    assert torch.allclose(found.sum(dim=1), torch.ones(len(found)))
+    return 100 * float((found.argmax(dim=1) == data.y_test[samples]).double().mean())
+
+
+@pytest.mark.parametrize("method", ["fedgela", "fedavg", "fedrod"])
+def test_the_global_model_has_the_runs_GA(trained: dict[str, Path], method: str) -> None:
+    result = RunFolder(trained[method]).result()
+    assert result is not None
+    assert accuracy(trained[method], None) == pytest.approx(result["GA"]["last"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_personal_models_have_the_runs_PA(trained: dict[str, Path], method: str) -> None:
+    result = RunFolder(trained[method]).result()
+    assert result is not None
+    mean = np.mean([accuracy(trained[method], k) for k in range(4)])
+    assert mean == pytest.approx(result["PA"]["last"])
+
+
+def test_the_best_round(trained: dict[str, Path]) -> None:
+    result = RunFolder(trained["fedavg"]).result()
+    assert result is not None
+    assert load_model(trained["fedavg"], round="best").card.round == result["GA"]["best_round"]
+    with pytest.raises(UserError, match="keep their last model only"):
+        load_model(trained["fedgela"], 0, "best")
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.parametrize(("method", "client"), [("fedgela", None), ("fedgela", 2), ("prototypes", 1)])
+def test_an_exported_file_answers_as_the_run_does(
+    trained: dict[str, Path], tmp_path: Path, suffix: str, method: str, client: int | None
+) -> None:
+    if suffix == ".onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    out = tmp_path / "new" / f"model{suffix}"
+    card, _ = export(trained[method], out, client)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    original, written = load_model(trained[method], client), load_model(out)
+    assert written.card == original.card == card
+    x = torch.randint(256, (300, 1, 8, 8), dtype=torch.uint8)
+    for n in (1, 2, 300):
+        torch.testing.assert_close(
+            written.probabilities(x[:n]), original.probabilities(x[:n]), rtol=0, atol=1e-5
+        )
+    assert written.probabilities(x[:0]).shape == (0, 4)
+
+
+def test_a_pt2_file_needs_nothing_of_this_package(trained: dict[str, Path], tmp_path: Path) -> None:
+    export(trained["fedgela"], tmp_path / "model.pt2", 0)
+    program = (
+        "import sys; sys.modules['fedgela'] = None\n"
+        "import torch; p = torch.export.load('model.pt2').module()\n"
+        "print(tuple(p(torch.zeros(5, 1, 8, 8, dtype=torch.uint8)).shape))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "(5, 4)\n"
+
+
+def test_other_kinds_of_data_and_models_are_exported(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    features = tmp_path / "features.npz"
+    np.savez(features, x=rng.normal(size=(60, 5)) + y[:, None], y=y)
+    settings = {"partition": "iid", "clients": 2, "rounds": 1, "batch_size": 5, "projection": 4}
+    run(tiny(features, **settings), tmp_path / "mlp")
+    export(tmp_path / "mlp", tmp_path / "mlp.pt2")
+    samples = read_samples(features, load_model(tmp_path / "mlp.pt2").card.input, ("0", "1", "2"))
+    assert load_model(tmp_path / "mlp.pt2").probabilities(samples.x).shape == (60, 3)
+    norm = {"algorithm": {"name": "fedgela", "feature_norm": "batchnorm"}}
+    run(tiny(features, **settings, **norm), tmp_path / "norm")
+    export(tmp_path / "norm", tmp_path / "norm.pt2")
+    one = samples.x[:1]
+    torch.testing.assert_close(
+        load_model(tmp_path / "norm.pt2").probabilities(one), load_model(tmp_path / "norm").probabilities(one)
+    )
+
+
+class Choosy(torch.nn.Module):
+    """A net whose steps depend on what it sees."""
+
+    def __init__(self, spec: object) -> None:
+        super().__init__()
+        self.width = 64
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.layer(x.flatten(1))
+        return z if float(z.detach().sum()) > 0 else -z
+
+
+def test_a_model_that_cannot_be_exported_is_told_so(npz: Path, tmp_path: Path) -> None:
+    run(tiny(npz, model="test_deploy:Choosy", engine="eager", rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match=r"this model cannot be exported \(.*`fedgela predict RUN` can"):
+        export(tmp_path / "run", tmp_path / "model.pt2")
+    assert load_model(tmp_path / "run").probabilities(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    assert not list(tmp_path.glob("model*"))
+
+
+# -- whose model -----------------------------------------------------------------------------------
+
+
+def test_what_a_run_does_not_have(trained: dict[str, Path], tmp_path: Path, npz: Path) -> None:
+    with pytest.raises(UserError, match="FedRep has no global model"):
+        load_model(trained["fedrep"])
+    with pytest.raises(UserError, match="there are clients 0 to 3, not 4"):
+        load_model(trained["fedgela"], 4)
+    with pytest.raises(UserError, match=r"holds 8 runs, give one of them: .*, \.\.\."):
+        load_model(trained["fedgela"].parent)
+    run(tiny(npz, algorithm={"name": "centralised"}, rounds=1), tmp_path / "centralised")
+    with pytest.raises(UserError, match="Centralised has no personal models"):
+        load_model(tmp_path / "centralised", 0)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_left_as_it_is(npz: Path, tmp_path: Path) -> None:
+    run(tiny(npz), tmp_path / "run")
+    newest = max((tmp_path / "run/checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1])
+    before = listing(tmp_path / "run")
+    assert load_model(tmp_path / "run").card.round == 2
+    assert listing(tmp_path / "run") == before
+    for path in (tmp_path / "run/checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="there is no checkpoint"):
+        load_model(tmp_path / "run")
+
+
+def test_other_data_than_the_runs_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **tiny_arrays())
+    run(tiny(tmp_path / "data.npz", rounds=1), tmp_path / "run")
+    np.savez(tmp_path / "data.npz", **tiny_arrays(seed=1))
+    with pytest.raises(UserError, match="no longer what the run was trained on"):
+        load_model(tmp_path / "run")
+
+
+def test_files_that_are_no_models(trained: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no such file"):
+        load_model(tmp_path / "model.pt2")
+    for suffix in (".pt2", ".onnx"):
+        if suffix == ".onnx":
+            pytest.importorskip("onnxruntime")
+        (tmp_path / f"model{suffix}").write_bytes(b"no model")
+        with pytest.raises(UserError, match=f"cannot be read as an? {suffix} file"):
+            load_model(tmp_path / f"model{suffix}")
+    with pytest.raises(UserError, match=r"ending in \.onnx or \.pt2, not 'model.h5'"):
+        export(trained["fedgela"], tmp_path / "model.h5")
+
+    class Double(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    torch.export.save(torch.export.export(Double(), (torch.zeros(1),)), tmp_path / "other.pt2")
+    with pytest.raises(UserError, match="it is not of `fedgela export`"):
+        load_model(tmp_path / "other.pt2")
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def test_export_and_predict(
+    trained: dict[str, Path], npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model.pt2"
+    code, out, _ = command(capsys, "export", trained["fedgela"], "--out", model)
+    assert code == 0
+    assert out.startswith("the global model of FedGELA, round 3: image of shape 1x8x8, 4 classes\n")
+    result = RunFolder(trained["fedgela"]).result()
+    assert result is not None
+    code, out, _ = command(capsys, "predict", model, npz, "--out", tmp_path / "new/p.csv")
+    assert code == 0
+    assert f"right: {result['GA']['last']:.2f} %" in out
+    lines = (tmp_path / "new/p.csv").read_text().splitlines()
+    assert lines[0] == "sample,predicted,probability,label,p(0),p(1),p(2),p(3)"
+    assert len(lines) == 31
+    fields = lines[1].split(",")
+    chances = [float(field) for field in fields[4:]]
+    assert fields[1] == str(int(np.argmax(chances)))
+    assert sum(chances) == pytest.approx(1, abs=1e-5)
+    code, out, _ = command(capsys, "predict", trained["fedrep"], npz, "--client", 1)
+    assert code == 0
+    assert "... and 10 more: --out FILE.csv writes all" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--round", "first"], "--round: last or best, not 'first'"),
+        (["--client", "7"], "--client: there are clients 0 to 3, not 7"),
+        (["--out", "{npz}/p.csv"], "is a file, not a folder"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    trained: dict[str, Path],
+    npz: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    filled = [argument.format(npz=npz) for argument in arguments]
+    code, out, err = command(capsys, "predict", trained["fedgela"], npz, *filled)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

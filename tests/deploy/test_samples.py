@@ -1,0 +1,117 @@
+"""Samples to be predicted, from wherever they come; what does not fit the model is refused in a line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgela.deploy.samples import read_samples
+from fedgela.errors import UserError
+from fedgela.inputs import InputSpec
+
+GREY, COLOUR = InputSpec("image", (1, 8, 8)), InputSpec("image", (3, 8, 8))
+FEATURES, TOKENS = InputSpec("features", (3,)), InputSpec("tokens", (4,), 10)
+CLASSES = ("cat", "dog")
+
+
+def save(path: Path, colour: tuple[int, ...], size: int = 16) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.new(
+        "RGB" if len(colour) == 3 else "L", (size, size), colour if len(colour) > 1 else colour[0]
+    ).save(path)
+    return path
+
+
+def test_images_get_the_models_size_and_channels(tmp_path: Path) -> None:
+    red = save(tmp_path / "red.png", (255, 0, 0))
+    assert read_samples(red, COLOUR, CLASSES).x[0, :, 0, 0].tolist() == [255, 0, 0]
+    grey = read_samples(red, GREY, CLASSES)
+    assert grey.x.shape == (1, 1, 8, 8)
+    assert int(grey.x[0, 0, 0, 0]) == 76  # ITU-R 601's luma of red
+    assert read_samples(save(tmp_path / "grey.png", (9,)), COLOUR, CLASSES).x[0, :, 3, 3].tolist() == [9] * 3
+
+
+def test_a_folders_classes_are_labels_where_all_are(tmp_path: Path) -> None:
+    save(tmp_path / "in/b/dog/2.png", (1,))
+    save(tmp_path / "in/a/cat/1.png", (2,))
+    (tmp_path / "in/notes.txt").write_text("no image")
+    found = read_samples(tmp_path / "in", GREY, CLASSES)
+    assert (found.names, found.labels) == (["a/cat/1.png", "b/dog/2.png"], ["cat", "dog"])
+    assert found.x[:, 0, 0, 0].tolist() == [2, 1]
+    save(tmp_path / "in/unsorted/3.png", (3,))
+    assert read_samples(tmp_path / "in", GREY, CLASSES).labels is None
+
+
+def test_unreadable_images_are_named_or_left_out(tmp_path: Path) -> None:
+    save(tmp_path / "good.png", (1,))
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"bad\.png"):
+        read_samples(tmp_path, GREY, CLASSES)
+    with pytest.warns(UserWarning, match=r"bad\.png"):
+        assert read_samples(tmp_path, GREY, CLASSES, "skip").names == ["good.png"]
+
+
+def test_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((2, 8, 8, 3), dtype=np.uint8), y=[1, 0])
+    found = read_samples(path, COLOUR, CLASSES)
+    assert (found.x.shape, found.labels, found.names) == ((2, 3, 8, 8), ["dog", "cat"], ["0", "1"])
+    np.savez(path, x_train=np.ones((5, 3)), x_test=np.array([[1, 2, 3]]))
+    assert read_samples(path, FEATURES, CLASSES).x.tolist() == [[1, 2, 3]]
+    np.savez(path, x=[[0, 9, 1, 2]], y=["dog"])
+    assert read_samples(path, TOKENS, CLASSES).labels == ["dog"]
+
+
+def test_a_table_need_not_have_labels(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"a": [1.0, 2.0], "b": [3, 4], "c": [5, 6]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    found = read_samples(tmp_path / "t.parquet", FEATURES, CLASSES)
+    assert (found.x.tolist(), found.labels) == ([[1, 3, 5], [2, 4, 6]], None)
+    parquet.write_table(pyarrow.table({**columns, "label": ["cat", "dog"]}), tmp_path / "t.parquet")
+    assert read_samples(tmp_path / "t.parquet", FEATURES, CLASSES).labels == ["cat", "dog"]
+    picture = save(tmp_path / "p.png", (7,)).read_bytes()
+    parquet.write_table(pyarrow.table({"image": [picture]}), tmp_path / "t.parquet")
+    assert read_samples(tmp_path / "t.parquet", GREY, CLASSES).x.shape == (1, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "spec", "said"),
+    [
+        ({"z": [1]}, GREY, "has neither x nor x_test; it holds z"),
+        (
+            {"x": np.zeros((2, 9, 9), dtype=np.uint8)},
+            GREY,
+            "samples of shape 1x9x9; the model takes image of",
+        ),
+        ({"x": np.zeros((2, 8, 8))}, GREY, "x must be uint8 images"),
+        ({"x": np.zeros((2, 4))}, FEATURES, "samples of shape 4"),
+        ({"x": [[np.nan, 0, 0]]}, FEATURES, "no finite numbers"),
+        ({"x": [["a", "b", "c"]]}, FEATURES, "must be numbers"),
+        ({"x": [[0, 1, 2, 10]]}, TOKENS, "integers from 0 to 9"),
+        ({"x": np.zeros((0, 3))}, FEATURES, "holds no samples"),
+        ({"x": np.zeros((2, 3)), "y": [0]}, FEATURES, "one label a sample"),
+        ({"x": np.zeros((1, 3)), "y": [2]}, FEATURES, "labels must be from 0 to 1"),
+        ({"x": np.zeros((1, 3)), "y": ["cow"]}, FEATURES, "the label 'cow' is none of the model's classes"),
+    ],
+)
+def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, object], spec: InputSpec, said: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=said) as error:
+        read_samples(tmp_path / "a.npz", spec, CLASSES)
+    assert str(error.value).startswith(str(tmp_path / "a.npz"))
+
+
+def test_image_files_need_a_model_of_squares(tmp_path: Path) -> None:
+    picture = save(tmp_path / "p.png", (1,))
+    with pytest.raises(UserError, match="takes features of shape 3, no image files"):
+        read_samples(picture, FEATURES, CLASSES)
+    with pytest.raises(UserError, match="made squares"):
+        read_samples(picture, InputSpec("image", (3, 8, 9)), CLASSES)
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        read_samples(tmp_path / "none", GREY, CLASSES)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no images"):
+        read_samples(tmp_path / "empty", GREY, CLASSES)
