@@ -61,7 +61,7 @@ def test_numbers_stand_as_printed() -> None:
     cell = find_cell("main/cifar10/full-iid/fedavg")
     assert (cell.printed["PA"].text, cell.printed["GA"].text) == ("73.17", "72.8")
     ISIC = find_cell("isic/fed-isic2019/natural/fedrod").printed["GA"]
-    assert (ISIC.text, ISIC.value, ISIC.std) == ("74.98 ± 0.21", 74.98, 0.21)
+    assert (ISIC.text, ISIC.value) == ("74.98 ± 0.21", 74.98)
     rounds = find_cell("communication/cifar10/full-dir0.1/fedbabu").printed["rounds"]
     assert (rounds.text, rounds.value) == ("-", None)
 

@@ -1,13 +1,16 @@
 """fedgela reproduce, from the command line."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedgela import cli
 from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.runs import device_name
 
 Cli = Callable[..., tuple[int, str, str]]
 ONE = ["main", "--dataset", "cifar10", "--setting", "full-dir0.1"]
@@ -87,8 +90,14 @@ def test_the_plan_is_images_over_images_per_second(command: Cli, tmp_path: Path,
     _, out, _ = command(*arguments)
     assert "2 cannot be told: --images-per-second MODEL=VALUE (resnet18)" in out
     append(tmp_path / "results/ledger.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg")])
-    _, out, _ = command(*arguments)  # 70,000 images a second in the ledger
+    _, out, _ = command(*arguments)  # 70,000 images a second in the ledger, on another machine
     assert "in the ledger  main/cifar10/full-dir0.1/fedavg" in out
+    assert "1 cannot be told" in out
+    here = {"device": device_name(torch.device("cpu"))}
+    append(
+        tmp_path / "results/ledger.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg", seed=1, line=here)]
+    )
+    _, out, _ = command(*arguments, "--device", "cpu")
     assert "357 s  main/cifar10/full-dir0.1/fedgela" in out
     assert not (tmp_path / "runs").exists()
 
@@ -158,3 +167,43 @@ def test_smoke_of_a_part(command: Cli) -> None:
     code, out, _ = command("phi", "--smoke", "--methods", "fedgela-exp", "--setting", "full-iid,full-dir0.1")
     assert code == 0
     assert "2 runs work, 0 do not" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["main", "--html", "x.html"], "--html goes with --table, not with a run"),
+        (["--table", "--seeds", "1"], "--seeds goes with a run or --plan, not with --table"),
+        (["--smoke", "main", "--budget", "9"], "--budget goes with a run, not with --smoke"),
+        (["main", "--images-per-second", "resnet18=1"], "--images-per-second goes with --plan"),
+    ],
+)
+def test_an_option_that_does_nothing_is_refused(command: Cli, arguments: list[str], said: str) -> None:
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert said in err
+
+
+def test_the_list_is_of_what_is_chosen(command: Cli) -> None:
+    _, out, _ = command("--list", "main", "--dataset", "svhn", "--methods", "fedavg")
+    assert "cifar10" not in out
+    assert "fedprox" not in out
+    assert "0 of 1 " in out
+
+
+def test_lines_of_other_ledgers_must_be_of_cells(command: Cli, tmp_path: Path, make_entry) -> None:
+    good = make_entry("main/cifar10/full-dir0.1/fedavg")
+    strange = good.model_copy(update={"cells": ("foo/bar/baz/qux",)})
+    (tmp_path / "other.jsonl").write_text(good.line() + strange.line())
+    code, out, _ = command("--add", "other.jsonl")
+    assert code == 1
+    assert "added: main/cifar10/full-dir0.1/fedavg seed 0" in out
+    assert "the paper has no cell 'foo/bar/baz/qux'" in out
+    code, _, err = command("--add", "other.jsonl", "--data-note", "noise")
+    assert code == 2
+    assert "--cell and --data-note are for runs" in err
+    nothing = json.loads(good.line()) | {"cells": []}
+    (tmp_path / "other.jsonl").write_text(json.dumps(nothing) + "\n")
+    code, _, err = command("--add", "other.jsonl")
+    assert code == 2
+    assert "other.jsonl, line 1: damaged, or no line of a ledger (cells: " in err

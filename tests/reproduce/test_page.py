@@ -77,13 +77,44 @@ def test_what_is_as_in_the_paper_goes_before_a_run_cut_short(make_entry) -> None
     assert "<sup>" not in table
 
 
+def test_a_run_longer_than_the_papers_hides_nothing(make_entry) -> None:
+    entries = [make_entry(f"{WHERE}/fedavg", GA=55.0), make_entry(f"{WHERE}/fedavg", GA=57.0, rounds=60)]
+    table = section(shown(entries), "Table 2")
+    assert [line.split("|")[7].strip() for line in table.splitlines() if line.startswith("| FedAvg")] == [
+        "55.00",
+        "57.00",
+    ]
+
+
+def test_a_run_in_another_precision_is_not_hidden_by_a_longer_one(make_entry) -> None:
+    short = make_entry(f"{WHERE}/fedavg", GA=10.0, rounds=10, line={"precision": "bf16"})
+    table = section(shown([short, make_entry(f"{WHERE}/fedavg", GA=55.0)]), "Table 2")
+    assert len([line for line in table.splitlines() if line.startswith("| FedAvg")]) == 2
+
+
+def test_angles_of_runs_that_another_table_shows_are_shown(make_entry) -> None:
+    ids = (f"{WHERE}/fedavg", "motivation/cifar10/full-dir0.1/fedavg")
+    angles = {
+        f"angle_{which}_{where}": 90.0 for which in ("existing", "missing") for where in ("clients", "server")
+    }
+    entry = make_entry(ids[0], line={"cells": ids, "angles": angles})
+    assert row(section(shown([entry]), "Figure 2"), "FedAvg").count("90.00") == 4
+
+
+def test_what_is_untried_beside_runs_of_other_tables_is_told(make_entry) -> None:
+    ids = (f"{WHERE}/fedgela", "ew/cifar10/full-dir0.1/fedgela-ew10")
+    text = section(shown([make_entry(ids[0], line={"cells": ids})]), "Figure 4")
+    assert "1 cells are runs that stand in the tables above: cifar10 full-dir0.1 (fedgela-ew10)." in text
+    assert "cifar10 full-dir0.1 (fedavg, fedgela-ew1, " in text.split("Untried:")[1]
+
+
 def test_another_variant_of_a_method_is_another_row(make_entry) -> None:
     other = {"name": "fedgela", "phi": "power:0.5"}
     entries = [make_entry(f"{WHERE}/fedgela"), make_entry(f"{WHERE}/fedgela", GA=70.0, algorithm=other)]
     text = shown(entries)
     table = section(text, "Table 2")
     assert len([line for line in table.splitlines() if line.startswith("| FedGELA")]) == 2
-    assert "1. algorithm.phi = power:0.5, not power:1" in text
+    assert "1. algorithm.phi = power:0.5, by default power:1" in text
 
 
 def test_best_baseline_and_margins(make_entry) -> None:
@@ -94,10 +125,10 @@ def test_best_baseline_and_margins(make_entry) -> None:
     best = row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
     assert "| 10 of 10 | 94.07 | 89.00 | ▼ −5.07 | 52.02 | 49.00 | ▼ −3.02 |" in best
     margins = text.split("## Margins")[1]
-    assert "| +3.76 | +10.00 | +10.00 | +12.34 | +10.00 | +10.00 |" in row(
+    assert "| +3.76 | ▲ +10.00 | ▲ +10.00 | +12.34 | ▼ +10.00 | ▼ +10.00 |" in row(
         margins, "cifar10 p10c2, over FedAvg"
     )
-    assert "| +1.77 | +1.00 | +1.00 | +7.58 |" in row(margins, "cifar10 p10c2, over best baseline")
+    assert "| +1.77 | ▼ +1.00 | ▼ +1.00 | +7.58 |" in row(margins, "cifar10 p10c2, over best baseline")
     incomplete = shown(entries[1:])
     assert "incomplete" in row(section(incomplete, "Table 5"), "Best baseline, cifar10 p10c2")
 
@@ -109,7 +140,9 @@ def test_a_swinging_GA_is_shown_as_its_mean_over_the_last_tenth_too(make_entry) 
     table = section(text, "Table 2")
     assert row(table, "FedAvg").endswith("| 59.00 | 25.00 |")
     assert row(table, "FedGELA").endswith("| 59.00 | 40.00 |")
-    assert row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg").endswith("| +0.00 | +15.00 |")
+    assert row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg").endswith(
+        "| ▼ +0.00 | ▲ +15.00 |"
+    )
 
 
 def test_rounds_to_fedavgs_best(make_entry) -> None:
@@ -161,7 +194,7 @@ def test_only_runs_of_one_task_are_held_against_each_other(make_entry) -> None:
     )
     margins = text.split("## Margins")[1].split("##")[0]
     over_fedavg = [line for line in margins.splitlines() if "over FedAvg" in line]
-    assert [line.split("|")[6].strip() for line in over_fedavg] == ["+1.00", "+10.00"]  # GA: each its own
+    assert [line.split("|")[6].strip() for line in over_fedavg] == ["▼ +1.00", "+10.00"]  # GA: each its own
     assert margins.count("over best baseline") == 1  # of the small network, which all ten have
 
 
@@ -177,8 +210,8 @@ def test_the_best_baseline_is_that_of_the_best_of_its_settings(make_entry) -> No
     tuned = make_entry(f"{where}/fedgen", GA=48, algorithm={"name": "fedgen", "alpha": 10.0, "beta": 10.0})
     text = shown([*entries, tuned, make_entry(f"{where}/fedgela", GA=50)])
     margins = text.split("## Margins")[1]
-    assert row(margins, "cifar10 p10c2, over best baseline").split("|")[6].strip() == "+2.00"
-    assert row(margins, "cifar10 p10c2, over FedAvg").split("|")[6].strip() == "+10.00"
+    assert row(margins, "cifar10 p10c2, over best baseline").split("|")[6].strip() == "▼ +2.00"
+    assert row(margins, "cifar10 p10c2, over FedAvg").split("|")[6].strip() == "▼ +10.00"
     assert "| 48.00 |" in row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
 
 

@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from fedgela.models import make_backbone
-from fedgela.paper import TABLES, cells
+from fedgela.paper import TABLES, Cell, cells, distinct
 from fedgela.progress import View
 from fedgela.reproduce.document import to_markdown
-from fedgela.reproduce.entries import different_runs, same_run
+from fedgela.reproduce.entries import same_run
 from fedgela.reproduce.ledger import read_ledger
 from fedgela.reproduce.page import page
-from fedgela.reproduce.smoke import DEEP, one_of_each, tiny_tasks
+from fedgela.reproduce.smoke import DEEP, tiny_tasks
 from fedgela.reproduce.tasks import run_tasks, tasks_of
 from fedgela.resolve import resolve
 
@@ -28,7 +28,7 @@ CLASSES = {
 
 
 def test_all_runs_are_experiments_at_full_size_and_tiny(tiny_data: Path) -> None:
-    runs = different_runs(cells())
+    runs = distinct(cells())
     assert len(runs) == 573
     assert len({(task.hash, task.cell.measures == "burden") for task in tasks_of(runs, [0])}) >= 566
     for task in tiny_tasks(runs, tiny_data):
@@ -40,7 +40,7 @@ def test_all_runs_are_experiments_at_full_size_and_tiny(tiny_data: Path) -> None
 
 def test_every_partition_can_be_drawn_with_the_papers_clients(tiny_data: Path) -> None:
     seen = set()
-    for task in tiny_tasks(different_runs(cells()), tiny_data):
+    for task in tiny_tasks(distinct(cells()), tiny_data):
         e = task.experiment
         if (e.dataset, e.partition, e.clients) not in seen:
             seen.add((e.dataset, e.partition, e.clients))
@@ -52,7 +52,7 @@ def test_every_partition_can_be_drawn_with_the_papers_clients(tiny_data: Path) -
 
 def test_the_nets_that_are_stood_in_for_can_be_made(tiny_data: Path) -> None:
     made = set()
-    for cell in different_runs(cells()):
+    for cell in distinct(cells()):
         model = cell.config["model"]
         if model in DEEP and model not in made and model != "efficientnet-b0":  # the hub's
             _, federation = resolve(tiny_tasks([cell], tiny_data)[0].experiment)
@@ -61,9 +61,23 @@ def test_the_nets_that_are_stood_in_for_can_be_made(tiny_data: Path) -> None:
     assert made == {"resnet18", "resnet50", "lstm"}
 
 
+def one_of_each() -> list[Cell]:
+    """Few cells whose runs cover every table with every one of its data sets and methods."""
+    chosen, covered = [], set()
+    for cell in cells():
+        if kind(cell) not in covered:
+            chosen.append(cell)
+            covered |= {kind(other) for other in same_run(cell)}
+    return chosen
+
+
+def kind(cell: Cell) -> tuple[str, str, str]:
+    return cell.table, cell.dataset, cell.method
+
+
 def test_a_few_cells_cover_every_table_data_set_and_method() -> None:
-    covered = {(o.table, o.dataset, o.method) for cell in one_of_each() for o in same_run(cell)}
-    assert covered == {(cell.table, cell.dataset, cell.method) for cell in cells()}
+    covered = {kind(other) for cell in one_of_each() for other in same_run(cell)}
+    assert covered == {kind(cell) for cell in cells()}
 
 
 # in parts, for processes to share

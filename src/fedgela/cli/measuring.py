@@ -58,6 +58,7 @@ def bench(
 
 
 def reproduce(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TABLE]...", help="tables and figures by name; with --add, folders of runs"),
@@ -93,42 +94,41 @@ def reproduce(
     html: Annotated[Path | None, typer.Option(help="with --table: the same in colours")] = None,
 ) -> None:
     """Run cells of the paper's tables, keep them in a ledger, and show them beside the paper's numbers."""
+    from fedgela.paper import cells
     from fedgela.reproduce import command, listing, planning
     from fedgela.reproduce.ledger import read_ledger
     from fedgela.reproduce.tasks import tasks_of
 
     asked = {"--list": list_, "--table": table, "--add": add, "--plan": plan, "--smoke": smoke}
-    if sum(asked.values()) > 1:
-        raise UserError(f"{' and '.join(name for name, on in asked.items() if on)}: one at a time")
+    modes = [name for name, on in asked.items() if on]
+    if len(modes) > 1:
+        raise UserError(f"{' and '.join(modes)}: one at a time")
+    _check_options(context, modes[0] if modes else "a run")
     named = names or []
     if add:
         lines, refused = command.add([Path(name) for name in named], ledger, cell, data_note)
         print("\n".join(lines))
         raise typer.Exit(1 if refused else 0)
-    if cell is not None:
-        raise UserError("--cell goes with --add")
     if table:
         if named:
             raise UserError(f"--table writes all tables on one page: leave out {' '.join(named)}")
         command.write_page(ledger, page, html)
         print(f"written to {page}" + (f" and {html}" if html is not None else ""))
         return
-    chosen = command.chosen_cells(named, dataset, setting, names_of(methods))
+    chosen = cells(named, dataset or "", names_of(setting), names_of(methods))
     if list_:
         entries = read_ledger(ledger)
         for name in named:
-            print("\n".join(listing.list_table(name, entries)))
+            print("\n".join(listing.list_table(name, chosen, entries)))
         if not named:
             print("\n".join(listing.list_tables(entries)))
         return
     if smoke:
-        outcome = command.smoke(chosen)[0]
+        outcome = command.smoke(chosen)
         print(f"{len(outcome.added)} runs work, {len(outcome.failed)} do not")
         raise typer.Exit(1 if outcome.failed else 0)
     if not (named or plan):
         raise UserError("name a table, such as main; 'fedgela reproduce --list' shows all")
-    if not chosen:
-        raise UserError("no cell of the paper fits; 'fedgela reproduce --list TABLE' shows a table's")
     changes = [f"rounds={rounds}"] if rounds is not None else []
     for key, value in (("data_dir", data_dir), ("device", device)):
         changes += [f"{key}={json.dumps(value)}"] if value is not None else []
@@ -141,3 +141,32 @@ def reproduce(
     print("\n".join(lines))
     if outcome.failed:
         raise typer.Exit(1)
+
+
+# what goes with what, of `reproduce`: an option that does nothing is a mistake
+_RUNS = ("a run", "--plan")
+_GOES_WITH = {
+    "dataset": (*_RUNS, "--list", "--smoke"),
+    "setting": (*_RUNS, "--list", "--smoke"),
+    "methods": (*_RUNS, "--list", "--smoke"),
+    "seeds": _RUNS,
+    "rounds": _RUNS,
+    "set_": _RUNS,
+    "device": _RUNS,
+    "data_dir": _RUNS,
+    "out": ("a run",),
+    "budget": ("a run",),
+    "data_note": ("a run", "--add"),
+    "cell": ("--add",),
+    "images_per_second": ("--plan",),
+    "page": ("--table",),
+    "html": ("--table",),
+}
+
+
+def _check_options(context: typer.Context, mode: str) -> None:
+    for name, modes in _GOES_WITH.items():
+        source = context.get_parameter_source(name)
+        if mode not in modes and source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.strip("_").replace("_", "-")
+            raise UserError(f"{option} goes with {' or '.join(modes)}, not with {mode}")

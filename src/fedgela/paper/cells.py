@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fedgela.config import Experiment, parse_experiment, plain_table
@@ -31,11 +32,14 @@ class Cell:
         return f"{self.table}/{self.dataset}/{self.setting}/{self.method}"
 
     @property
-    def run_key(self) -> str:
-        """The same for cells of different tables that are one and the same run, defaults filled in.
+    def is_trained(self) -> bool:
+        """Accuracies, angles and communication come from a training run; burden and partition do not."""
+        return self.measures not in ("burden", "partition")
 
-        Accuracies, angles and communication come from one training run; burden and partition do not."""
-        other = self.measures if self.measures in ("burden", "partition") else ""
+    @cached_property
+    def run_key(self) -> str:
+        """The same for cells of different tables that are one and the same run, defaults filled in."""
+        other = "" if self.is_trained else self.measures
         return other + json.dumps(plain_table(experiment_of(self)), sort_keys=True)
 
 

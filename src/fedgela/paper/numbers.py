@@ -22,11 +22,6 @@ class Printed:
         return None if mean == "-" else float(mean)
 
     @property
-    def std(self) -> float | None:
-        _, plus_minus, std = self.text.partition(" ± ")
-        return float(std) if plus_minus else None
-
-    @property
     def half_unit(self) -> float:
         """How far rounding to the printed decimals can be off."""
         decimals = self.text.partition(" ± ")[0].rstrip("x").partition(".")[2]

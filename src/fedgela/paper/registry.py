@@ -1,6 +1,6 @@
 """The paper's tables as cells and summaries, listed and filtered."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -9,31 +9,32 @@ from fedgela.paper.cells import BEST_BASELINE, Cell, Summary
 from fedgela.paper.files import TABLES, Setting, Table, common, table
 from fedgela.paper.numbers import Printed
 
+Names = str | Sequence[str]  # one name, or several; none stands for all
 
-def cells(
-    table: str | None = None,
-    dataset: str | None = None,
-    setting: str | None = None,
-    methods: Sequence[str] | None = None,
-) -> tuple[Cell, ...]:
-    """The cells that fit, in the order of the paper's tables; a UserError where none does."""
-    _check("table", table, TABLES, "the paper")
-    found = [cell for name in ([table] if table else TABLES) for cell in _cells_of(name)]
-    where = table or "the paper"
-    if dataset is not None:
-        dataset = dataset.replace("_", "-")
-        _check("data set", dataset, (cell.dataset for cell in found), where)
-        found = [cell for cell in found if cell.dataset == dataset]
-        where += f", {dataset}"
-    if setting is not None:
-        _check("setting", setting, (cell.setting for cell in found), where)
-        found = [cell for cell in found if cell.setting == setting]
-        where += f", {setting}"
-    if methods is not None:
-        for method in methods:
-            _check("method", method, (cell.method for cell in found), where)
-        found = [cell for cell in found if cell.method in methods]
+
+def cells(table: Names = (), dataset: str = "", setting: Names = (), methods: Names = ()) -> tuple[Cell, ...]:
+    """The cells that fit, in the order of the paper's tables; a name that none has is a UserError."""
+    tables = _several(table)
+    for name in tables:
+        _check("table", name, TABLES, "the paper")
+    found = [cell for name in tables or TABLES for cell in _cells_of(name)]
+    where = ", ".join(tables) or "the paper"
+    wanted: tuple[tuple[str, Callable[[Cell], str], Sequence[str]], ...] = (
+        ("data set", lambda cell: cell.dataset, _several(dataset.replace("_", "-"))),
+        ("setting", lambda cell: cell.setting, _several(setting)),
+        ("method", lambda cell: cell.method, _several(methods)),
+    )
+    for kind, of_cell, names in wanted:
+        for name in names:
+            _check(kind, name, map(of_cell, found), where)
+        if names:
+            found = [cell for cell in found if of_cell(cell) in names]
+            where += f", {', '.join(names)}"
     return tuple(found)
+
+
+def _several(names: Names) -> Sequence[str]:
+    return names if not isinstance(names, str) else [names] if names else []
 
 
 def find_cell(id: str) -> Cell:
@@ -52,15 +53,16 @@ def distinct(chosen: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(runs.values())
 
 
-def summaries(table: str | None = None) -> tuple[Summary, ...]:
+def summaries(table: str = "") -> tuple[Summary, ...]:
     """What the paper prints of several cells at once: averages over settings and best baselines."""
-    _check("table", table, TABLES, "the paper")
+    if table:
+        _check("table", table, TABLES, "the paper")
     return tuple(summary for name in ([table] if table else TABLES) for summary in _summaries_of(name))
 
 
-def _check(kind: str, word: str | None, known: Iterable[str], where: str) -> None:
+def _check(kind: str, word: str, known: Iterable[str], where: str) -> None:
     names = list(dict.fromkeys(known))
-    if word is not None and word not in names:
+    if word not in names:
         raise UserError(
             f"{where} has no {kind} {word!r}{did_you_mean(word, names)}; there are {', '.join(names)}"
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError
-from fedgela.paper import Cell, cells, experiment_of
-from fedgela.reproduce.entries import different_runs, entry_of_run
+from fedgela.paper import Cell, cells, distinct, experiment_of
+from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger
 from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
 from fedgela.runfolder import CONFIG, RunFolder
@@ -21,7 +21,11 @@ def gather(
 ) -> tuple[list[Entry], list[str]]:
     """Lines of a run's folder, of all runs below a folder, or of another ledger; and why others give none."""
     if path.is_file() and path.suffix == ".jsonl":
-        return read_ledger(path), []
+        if cell is not None or variant is not None:
+            raise UserError(
+                f"{path}: a ledger's lines are taken over as they are: --cell and --data-note are for runs"
+            )
+        return _known_lines(path)
     folders = list(_runs_below(path))
     if not folders:
         raise UserError(f"{path}: there is no run in or below this folder (no {CONFIG}), and it is no .jsonl")
@@ -37,15 +41,23 @@ def gather(
     return found, reasons
 
 
+def _known_lines(path: Path) -> tuple[list[Entry], list[str]]:
+    ids = {cell.id for cell in cells()}
+    lines = read_ledger(path)
+    strange = [
+        f"{path}: the paper has no cell {line.cells[0]!r}" for line in lines if not ids & {*line.cells}
+    ]
+    return [line for line in lines if ids & {*line.cells}], strange
+
+
 def _runs_below(path: Path) -> Iterator[Path]:
     return (config.parent for config in sorted(path.rglob(CONFIG)))
 
 
 @cache
 def _by_hash() -> dict[str, tuple[Cell, Settings]]:
-    trained = (cell for cell in cells() if cell.measures not in ("burden", "partition"))
     known = {}
-    for cell in different_runs(trained):
+    for cell in distinct(cell for cell in cells() if cell.is_trained):
         settings = settings_of(experiment_of(cell))
         known[settings_hash(settings)] = (cell, settings)
     return known

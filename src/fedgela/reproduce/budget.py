@@ -66,8 +66,7 @@ class WithinBudget(Listener):
         self.view.finishing()
 
     def note(self, text: str) -> None:
-        if text != "this run is finished":  # a finished run's folder that a ledger lacked
-            self.view.note(text)
+        self.view.note(text)
 
     def finished(self, result: Record) -> None:
         self.view.finished(result)

@@ -1,68 +1,32 @@
 """What `fedgela reproduce` does, beneath its options."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from fedgela.errors import UserError, did_you_mean
+from fedgela.errors import UserError
 from fedgela.files import write_atomically
-from fedgela.paper import TABLES, Cell, cells, find_cell
+from fedgela.paper import Cell, distinct, find_cell
 from fedgela.progress import SAME_COMMAND, View, make_view
 from fedgela.reproduce.adding import gather
 from fedgela.reproduce.budget import Budget
 from fedgela.reproduce.document import to_html, to_markdown
-from fedgela.reproduce.entries import different_runs
 from fedgela.reproduce.ledger import append, read_ledger
 from fedgela.reproduce.page import TITLE, page
 from fedgela.reproduce.smoke import tiny_tasks, write_tiny_data
 from fedgela.reproduce.tasks import Outcome, Task, run_tasks
 
 
-def chosen_cells(
-    tables: Sequence[str], dataset: str | None, setting: str | None, methods: Sequence[str]
-) -> list[Cell]:
-    """Of the named tables, or of all; settings by comma. A name that none of them has is a UserError."""
-    pool = [cell for name in tables or TABLES for cell in cells(name)]
-    where = ", ".join(tables) or "the paper"
-    wanted = {
-        "data set": [dataset.replace("_", "-")] if dataset else [],
-        "setting": _listed(setting),
-        "method": list(methods),
-    }
-    for kind, of_cell in _NAMES.items():
-        known = list(dict.fromkeys(of_cell(cell) for cell in pool))
-        for name in wanted[kind]:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise UserError(f"{where} has no {kind} {name!r}{hint}; there are {', '.join(known)}")
-        pool = [cell for cell in pool if not wanted[kind] or of_cell(cell) in wanted[kind]]
-        where += f", {', '.join(wanted[kind])}" if wanted[kind] else ""
-    return pool
-
-
-_NAMES: dict[str, Callable[[Cell], str]] = {
-    "data set": lambda cell: cell.dataset,
-    "setting": lambda cell: cell.setting,
-    "method": lambda cell: cell.method,
-}
-
-
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
-
-
-def write_page(ledger: Path, markdown: Path | None, html: Path | None) -> str:
-    """The page as Markdown, and where it was written to; with no place for it, for the screen."""
+def write_page(ledger: Path, markdown: Path, html: Path | None) -> None:
+    """The page as Markdown, and as HTML where that is asked for."""
     blocks = page(read_ledger(ledger))
-    text = to_markdown(blocks)
-    for path, content in ((markdown, text), (html, to_html(blocks, TITLE))):
+    for path, content in ((markdown, to_markdown(blocks)), (html, to_html(blocks, TITLE))):
         if path is not None:
             if path.is_dir() or not path.parent.is_dir():
                 raise UserError(f"{path} is to be a file in a folder that exists")
             write_atomically(path, content)
-    return text
 
 
 def add(paths: Sequence[Path], ledger: Path, cell: str | None, variant: str | None) -> tuple[list[str], int]:
@@ -104,17 +68,18 @@ def run(
     return outcome, lines
 
 
-def smoke(chosen: Sequence[Cell]) -> tuple[Outcome, str]:
-    """Every different run of the chosen cells at tiny size, in a temporary folder; and the page of it all."""
+def smoke(chosen: Sequence[Cell]) -> Outcome:
+    """Every different run of the chosen cells at tiny size, in a temporary folder, and the page of it all."""
     console = Console()
     with tempfile.TemporaryDirectory(prefix="fedgela-smoke-") as name:
         folder = Path(name)
         write_tiny_data(folder / "data")
-        tasks = tiny_tasks(different_runs(chosen), folder / "data")
+        tasks = tiny_tasks(distinct(chosen), folder / "data")
         ledger = folder / "ledger.jsonl"
         with _Quiet(console, len(tasks)) as view:
             outcome = run_tasks(tasks, folder / "runs", ledger, view, repetitions=1)
-        return outcome, to_markdown(page(read_ledger(ledger)))
+        to_markdown(page(read_ledger(ledger)))
+        return outcome
 
 
 class _Quiet(View):

@@ -49,8 +49,9 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Listing:
+    """Numbered from 1, as notes are referred to."""
+
     items: tuple[str, ...]
-    numbered_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,7 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Paragraph):
         return block.text
     if isinstance(block, Listing):
-        start = block.numbered_from
-        marks = ["-" if start is None else f"{start + i}." for i in range(len(block.items))]
-        return "\n".join(f"{mark} {item}" for mark, item in zip(marks, block.items, strict=True))
+        return "\n".join(f"{number}. {item}" for number, item in enumerate(block.items, start=1))
     lines = [f"| {' | '.join(block.head)} |", "|" + "---|" * len(block.head)]
     for row in block.rows:
         texts = [field.text.replace("|", "\\|") + _marks(field) for field in row]
@@ -100,10 +99,7 @@ def _html(block: Block) -> str:
     if isinstance(block, Paragraph):
         return f"<p>{_inline(block.text)}</p>"
     if isinstance(block, Listing):
-        items = "".join(f"<li>{_inline(item)}</li>" for item in block.items)
-        if block.numbered_from is None:
-            return f"<ul>{items}</ul>"
-        return f'<ol start="{block.numbered_from}">{items}</ol>'
+        return "<ol>" + "".join(f"<li>{_inline(item)}</li>" for item in block.items) + "</ol>"
     head = "".join(f"<th>{_inline(text)}</th>" for text in block.head)
     rows = "\n".join(
         "<tr>"

@@ -3,7 +3,7 @@
 import datetime
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,30 +80,16 @@ def entry_of_measurement(
 
 
 @cache
-def run_of(cell: Cell) -> str:
-    """A cell's run key, remembered: it takes milliseconds, and a page asks for thousands."""
-    return cell.run_key
-
-
-def different_runs(chosen: Iterable[Cell]) -> list[Cell]:
-    """Of cells that are one and the same run, the first."""
-    runs: dict[str, Cell] = {}
-    for cell in chosen:
-        runs.setdefault(run_of(cell), cell)
-    return list(runs.values())
-
-
-@cache
 def _by_run() -> dict[str, tuple[Cell, ...]]:
     groups: dict[str, list[Cell]] = {}
     for cell in cells():
-        groups.setdefault(run_of(cell), []).append(cell)
+        groups.setdefault(cell.run_key, []).append(cell)
     return {key: tuple(group) for key, group in groups.items()}
 
 
 def same_run(cell: Cell) -> tuple[Cell, ...]:
     """The cells of all tables that are one and the same run."""
-    return _by_run()[run_of(cell)]
+    return _by_run()[cell.run_key]
 
 
 def _shows(cell: Cell, angles: Mapping[str, Any]) -> bool:
@@ -117,7 +103,7 @@ def _common(cell: Cell, experiment: Experiment) -> dict[str, Any]:
         "config_hash": hash_of(experiment),
         "config": config | _without_folders(experiment),
         "code": Code(version=fedgela.__version__, commit=commit()),
-        "rounds_paper": 0 if cell.measures in ("burden", "partition") else cell.config["rounds"],
+        "rounds_paper": cell.config["rounds"] if cell.is_trained else 0,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
 

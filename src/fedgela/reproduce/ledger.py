@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -49,7 +49,7 @@ class Code(_Part):
 class Entry(_Part):
     """One line."""
 
-    cells: tuple[str, ...]  # ids of the cells that it counts for
+    cells: Annotated[tuple[str, ...], Field(min_length=1)]  # ids of the cells that it counts for
     kind: Kind = "run"
     seed: int
     config_hash: str  # over what decides the result: not the seed, the device, lanes, threads or paths

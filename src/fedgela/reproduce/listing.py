@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedgela.paper import TABLES, cells, table
-from fedgela.reproduce.entries import different_runs
+from fedgela.paper import TABLES, Cell, cells, distinct, table
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.standing import Standings
 
@@ -16,25 +15,26 @@ def list_tables(entries: Sequence[Entry]) -> list[str]:
     for name in TABLES:
         source, listed = table(name), cells(name)
         rows.append((name, source.number, str(len(listed)), str(len(standings.tried(listed))), source.title))
-    runs = different_runs(cells())
+    runs = distinct(cells())
     tried = len(standings.tried(runs))
     told = f"{len(cells())} cells, {len(runs)} different runs, {tried} of them in the ledger"
     return [*_columns([head, *rows]), told]
 
 
-def list_table(name: str, entries: Sequence[Entry]) -> list[str]:
-    """A line for each data set and setting of a table."""
+def list_table(name: str, chosen: Sequence[Cell], entries: Sequence[Entry]) -> list[str]:
+    """A line for each data set and setting of a table's chosen cells."""
     standings = Standings(entries)
     rows = [("data set", "setting", "rounds", "in the ledger", "methods; * in the ledger")]
     source = table(name)
-    for dataset, settings in source.datasets.items():
-        for setting in settings:
-            listed = cells(name, dataset, setting)
-            tried = standings.tried(listed)
-            methods = ", ".join(cell.method + ("*" if cell in tried else "") for cell in listed)
-            trained = source.measures not in ("burden", "partition")
-            rounds = str(listed[0].config["rounds"]) if trained else "-"
-            rows.append((dataset, setting, rounds, f"{len(tried)} of {len(listed)}", methods))
+    by_setting: dict[tuple[str, str], list[Cell]] = {}
+    for cell in chosen:
+        if cell.table == name:
+            by_setting.setdefault((cell.dataset, cell.setting), []).append(cell)
+    for (dataset, setting), listed in by_setting.items():
+        tried = standings.tried(listed)
+        methods = ", ".join(cell.method + ("*" if cell in tried else "") for cell in listed)
+        rounds = str(listed[0].config["rounds"]) if listed[0].is_trained else "-"
+        rows.append((dataset, setting, rounds, f"{len(tried)} of {len(listed)}", methods))
     return [f"{source.number} ({name}): {source.title}", *_columns(rows)]
 
 

@@ -11,11 +11,11 @@ from fedgela.paper import (
     Summary,
     cells,
     common,
+    distinct,
     summaries,
     table,
 )
 from fedgela.reproduce.document import Block, Field, Grid, Heading, Listing, Paragraph, Tone
-from fedgela.reproduce.entries import different_runs, run_of
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, best_values, mean_and_std
 
@@ -67,7 +67,7 @@ def page(entries: Sequence[Entry]) -> list[Block]:
     if entries:
         blocks += [Heading(2, "How each was obtained"), _provenance(entries)]
     if notes.texts:
-        blocks += [Heading(2, "Notes"), Listing(tuple(notes.texts), numbered_from=1)]
+        blocks += [Heading(2, "Notes"), Listing(tuple(notes.texts))]
     return blocks
 
 
@@ -75,7 +75,7 @@ _MARGINS = (
     "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
     "apart). Ours are paired by seed and of one task: the same model, data, rounds and other settings but "
     "the method's own; against the best baseline they are given where all ten were run, each with the best "
-    "of the settings that it was run with."
+    "of the settings that it was run with. ▲ marks a margin that reaches the paper's, ▼ one that does not."
 )
 
 
@@ -84,7 +84,10 @@ def _introduction() -> list[Block]:
         Paragraph(
             "Written by `fedgela reproduce --table` from a ledger (`results/ledger.jsonl`, or `--ledger`) "
             "and the registry of the paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
-            "`fedgela reproduce --list` shows what there is to run."
+            "`fedgela reproduce --list` shows what there is to run. `full-` is 10 of 10 clients, `part-` 10 "
+            "of 50, `dir0.1` a Dirichlet split with beta 0.1, `p10c2` ten clients with two classes each. As "
+            "in the paper means as that page sets it; methods' own options, FedGELA's E_W = 10 among them, "
+            "are this project's defaults where the paper gives none."
         ),
         Paragraph(
             "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
@@ -115,7 +118,7 @@ def _overview(standings: Standings) -> Grid:
             )
         )
     everything = cells()
-    runs = different_runs(everything)
+    runs = distinct(everything)
     tried = standings.tried(runs)
     exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
     total = (len(runs), len(tried), len(exact))
@@ -129,7 +132,8 @@ def _overview(standings: Standings) -> Grid:
 def _table(name: str, standings: Standings, notes: Notes, shown: set[str]) -> list[Block]:
     source = table(name)
     blocks: list[Block] = [Heading(2, f"{source.number} (`{name}`): {source.title}")]
-    repeated, untried = 0, []
+    repeated: list[Cell] = []
+    untried: list[str] = []
     for dataset, settings in source.datasets.items():
         for setting in settings:
             listed = cells(name, dataset, setting)
@@ -137,21 +141,36 @@ def _table(name: str, standings: Standings, notes: Notes, shown: set[str]) -> li
             if not tried:
                 untried.append(f"{dataset} {setting}")
                 continue
-            # runs that stand above already are not shown again, unless this table prints them
-            new = [cell for cell in tried if cell.printed or run_of(cell) not in shown]
-            repeated += len(tried) - len(new)
-            if new:
-                shown |= {run_of(cell) for cell in listed}
-                here = [cell for cell in listed if cell.printed or cell in new or cell not in tried]
+            # runs that stand above already are not shown again, unless this table has other numbers of them
+            new = [cell for cell in tried if _has_own_numbers(cell) or cell.run_key not in shown]
+            repeated += [cell for cell in tried if cell not in new]
+            if not new:
+                untried += _places([cell for cell in listed if cell not in tried])
+            else:
+                shown |= {cell.run_key for cell in listed if cell.measures == "accuracy"}
+                here = [cell for cell in listed if _has_own_numbers(cell) or cell in new or cell not in tried]
                 blocks += [Heading(3, f"{dataset}, {setting}"), _grid(here, standings, notes)]
     summed = [s for s in summaries(name) if standings.tried(s.cells)]
     if summed:
         blocks += [Heading(3, "Averages and best baselines"), _summary_grid(summed, standings, notes)]
     if repeated:
-        blocks.append(Paragraph(f"{repeated} cells are runs that stand in the tables above."))
+        told = "; ".join(_places(repeated))
+        blocks.append(Paragraph(f"{len(repeated)} cells are runs that stand in the tables above: {told}."))
     if untried:
-        blocks.append(Paragraph(f"Untried: {', '.join(untried)}."))
+        blocks.append(Paragraph(f"Untried: {'; '.join(untried)}."))
     return blocks
+
+
+def _has_own_numbers(cell: Cell) -> bool:
+    return bool(cell.printed) or cell.measures != "accuracy"
+
+
+def _places(listed: Sequence[Cell]) -> list[str]:
+    """Cells by their data set and setting, methods in brackets."""
+    found: dict[str, list[str]] = {}
+    for cell in listed:
+        found.setdefault(f"{cell.dataset} {cell.setting}", []).append(cell.method)
+    return [f"{place} ({', '.join(methods)})" for place, methods in found.items()]
 
 
 def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -184,7 +203,7 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
                 shown = _count(values) if values and metric in COUNTS else _mean(values) if values else ""
                 fields.append(Field(shown) if shown else NOTHING if standing else UNTRIED)
             rows.append(tuple(fields))
-    head = [titles.get(metric, f"{metric}, last round, degrees") for metric in metrics]
+    head = [titles.get(metric, f"{metric.replace('_', ' ')}, degrees, last round") for metric in metrics]
     return Grid(("method", "seeds", *head), tuple(rows))
 
 
@@ -203,7 +222,7 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
             if "GA" in metrics:
                 fields.append(_mean_at(standing, "GA", LAST_TENTH))
             rows.append(tuple(fields))
-    head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
+    head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours, best", "difference")]
     head += [f"{metric} last" for metric in metrics]
     head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
     return Grid(("method", "seeds", *head), tuple(rows))
@@ -319,7 +338,7 @@ def _count(values: Sequence[float]) -> str:
 
 def _margins(standings: Standings, notes: Notes) -> Grid | None:
     rows = []
-    for cell in different_runs(c for c in cells(methods=["fedgela"]) if c.measures == "accuracy"):
+    for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         siblings = {c.method: c for c in cells(cell.table, cell.dataset, cell.setting)}
         baselines = [siblings[m] for m in common().baselines if m in siblings]
         for mine in standings.all_of(cell):
@@ -330,8 +349,10 @@ def _margins(standings: Standings, notes: Notes) -> Grid | None:
                 where = f"{cell.dataset} {cell.setting}, over {against}"
                 fields = [Field(where, notes.numbers([mine, *itertools.chain(*theirs)]))]
                 for metric, moments in MARGINS.items():
-                    fields.append(_printed_margin(cell, others, metric))
-                    fields += [_our_margin(mine, theirs, metric, when) for when in moments]
+                    printed = _printed_margin(cell, others, metric)
+                    fields.append(NOTHING if printed is None else Field(_signed(printed)))
+                    goal = printed if mine.comparable else None
+                    fields += [_our_margin(mine, theirs, metric, when, goal) for when in moments]
                 rows.append(tuple(fields))
     if not rows:
         return None
@@ -341,7 +362,7 @@ def _margins(standings: Standings, notes: Notes) -> Grid | None:
     return Grid(tuple(head), tuple(rows))
 
 
-def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> Field:
+def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> float | None:
     numbers = [other.printed[metric].value for other in others if metric in other.printed]
     mine = cell.printed[metric].value if metric in cell.printed else None
     values = [number for number in numbers if number is not None]
@@ -352,11 +373,14 @@ def _printed_margin(cell: Cell, others: Sequence[Cell], metric: str) -> Field:
             if place == (cell.dataset, cell.setting, BEST_BASELINE) and metric in summary.printed:
                 best = summary.printed[metric].value
                 values = [] if best is None else [best]
-    return NOTHING if mine is None or not values else Field(_signed(mine - max(values)))
+    return None if mine is None or not values else mine - max(values)
 
 
-def _our_margin(mine: Standing, theirs: Sequence[Sequence[Standing]], metric: str, when: str) -> Field:
-    """Over each of the others, of which one may stand there with several settings of its own."""
+def _our_margin(
+    mine: Standing, theirs: Sequence[Sequence[Standing]], metric: str, when: str, goal: float | None
+) -> Field:
+    """Over each of the others, of which one may stand there with several settings of its own. `goal` is the
+    paper's margin, where it is of the same task."""
     others = [best_values(standings, metric, when) for standings in theirs]
     paired = [
         value - max(other[draw] for other in others)
@@ -367,7 +391,10 @@ def _our_margin(mine: Standing, theirs: Sequence[Sequence[Standing]], metric: st
         return NOTHING
     mean, std = mean_and_std(paired)
     text = _signed(mean) + ("" if std is None else f" ± {std:.2f}")
-    return Field(text, tone="reached" if mean >= 0 else "below")
+    if goal is None:
+        return Field(text)
+    reached = round(mean, 2) >= round(goal, 2)
+    return Field(f"{'▲' if reached else '▼'} {text}", tone="reached" if reached else "below")
 
 
 def _provenance(entries: Sequence[Entry]) -> Grid:

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
+from fedgela.burden import WARM_UP_ROUNDS
 from fedgela.errors import UserError, did_you_mean
 from fedgela.models import BACKBONES
+from fedgela.models.hub import SHORT_NAMES
 from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.measurements import REPETITIONS
 from fedgela.reproduce.sizes import Rates, images_of_a_run
 from fedgela.reproduce.tasks import Task
-
-OTHER_MODELS = ("efficientnet-b0",)
 
 
 def parse_rates(listed: Sequence[str]) -> dict[str, float]:
     """model=value, such as resnet18=90000."""
     rates = {}
-    known = [*BACKBONES, *OTHER_MODELS]
+    known = [*BACKBONES, *SHORT_NAMES]
     for text in listed:
         model, equals, value = text.partition("=")
         try:
@@ -34,18 +35,19 @@ def parse_rates(listed: Sequence[str]) -> dict[str, float]:
 
 def plan(tasks: Sequence[Task], entries: Sequence[Entry], given: Mapping[str, float]) -> list[str]:
     """A line a task with its seconds, and their sum."""
-    rates = Rates(entries, given)
-    lines, total, unknown, done, distinct = [], 0.0, 0, 0, set()
+    rates = Rates(entries, tasks[0].device if tasks else "", given)
+    lines, total, unknown, done = [], 0.0, 0, 0
+    runs = set()
     for task in tasks:
         if task.done(entries):
             done += 1
             lines.append(f"{'in the ledger':>14}  {task.label}")
             continue
-        key = (task.hash, task.seed, task.cell.measures in ("burden", "partition"))
-        if key in distinct:
+        key = (task.hash, task.seed, task.cell.is_trained)
+        if key in runs:
             lines.append(f"{'the same run':>14}  {task.label}")
             continue
-        distinct.add(key)
+        runs.add(key)
         seconds = _seconds(task, rates)
         if seconds is None:
             unknown += 1
@@ -53,7 +55,7 @@ def plan(tasks: Sequence[Task], entries: Sequence[Entry], given: Mapping[str, fl
         else:
             total += seconds
             lines.append(f"{seconds:>12.0f} s  {task.label}")
-    told = f"{total:.0f} s in all for {len(distinct) - unknown} runs, {done} cells are in the ledger"
+    told = f"{total:.0f} s in all for {len(runs) - unknown} runs, {done} cells are in the ledger"
     if unknown:
         models = sorted({str(task.experiment.model) for task in tasks if _seconds(task, rates) is None})
         told += f"; {unknown} cannot be told: --images-per-second MODEL=VALUE ({', '.join(models)})"
@@ -67,6 +69,8 @@ def _seconds(task: Task, rates: Rates) -> float | None:
     if images is None or rate is None:
         return None
     if task.cell.measures == "burden":
-        # a warm-up and five turns of both methods, each a round
-        return 16 * images / task.experiment.rounds / rate
+        # of each method, a warm-up and its turns, every one right after one of FedAvg
+        methods = 1 if task.cell.method == "fedavg" else 2
+        rounds = methods * (WARM_UP_ROUNDS + 2 * REPETITIONS)
+        return rounds * images / task.experiment.rounds / rate
     return images / rate

@@ -12,7 +12,7 @@ from fedgela.data.catalogue import known
 from fedgela.runs import HARDWARE
 
 # where and how a run is computed, what is measured beside it, and the seed, which is told apart from the rest
-LEFT_OUT = {*HARDWARE, "precision", "track", "tensorboard", "seed"}
+LEFT_OUT = {*HARDWARE, "precision", "track", "seed"}
 
 Settings = dict[str, Any]
 

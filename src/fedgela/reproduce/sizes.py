@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Iterable, Mapping
 
-from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.reproduce.budget import finetuning_rounds
 from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.settings import Settings, settings_of
 
 # training and test samples of the data that the paper names, and their shape
 OFFICIAL = {
@@ -33,8 +33,8 @@ def images_of_a_round(experiment: Experiment) -> float | None:
     samples = training_samples(experiment)
     if samples is None:
         return None
-    share = (experiment.sample or 1) / (experiment.clients or experiment.sample or 1)
-    return samples * share * experiment.epochs
+    clients = experiment.clients or 1
+    return samples * (experiment.sample or clients) / clients * experiment.epochs
 
 
 def images_of_a_run(experiment: Experiment) -> float | None:
@@ -44,26 +44,34 @@ def images_of_a_run(experiment: Experiment) -> float | None:
 
 
 class Rates:
-    """Images a second by model, and by model and method where the ledger has that."""
+    """Images a second on a device: as given for a model, else as the ledger has them for the like."""
 
-    def __init__(self, entries: Iterable[Entry] = (), given: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], device: str, given: Mapping[str, float] | None = None
+    ) -> None:
+        """`device` is by its name in the ledger; what another one takes says nothing of it."""
+        self.device = device
         self.given = dict(given or {})
-        self.seen: dict[tuple[str, ...], list[float]] = {}
+        self.seen: dict[tuple[object, ...], list[float]] = {}
         for entry in entries:
             self.learn(entry)
 
     def learn(self, entry: Entry) -> None:
-        if entry.images_per_second:
-            model, method = str(entry.config.get("model")), str(entry.config["algorithm"]["name"])
-            for key in ((model,), (model, method)):
+        settings = entry.settings()
+        if entry.images_per_second and entry.device == self.device and settings is not None:
+            for key in _from_near_to_far(settings):
                 self.seen.setdefault(key, []).append(entry.images_per_second)
 
     def of(self, experiment: Experiment) -> float | None:
         """What is given goes before what was measured; the newest lines count."""
-        model, method = str(experiment.model), name_of(experiment.algorithm)
-        if model in self.given:
-            return self.given[model]
-        for key in ((model, method), (model,)):
+        if experiment.model in self.given:
+            return self.given[experiment.model]
+        for key in _from_near_to_far(settings_of(experiment)):
             if key in self.seen:
                 return statistics.median(self.seen[key][-5:])
         return None
+
+
+def _from_near_to_far(settings: Settings) -> tuple[tuple[object, ...], ...]:
+    model, data, method = settings.get("model"), settings["dataset"], settings["algorithm"]["name"]
+    return (model, data, method), (model, data), (model, None, method), (model,)

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from fedgela.data.text import LENGTH, LETTERS
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone
-from fedgela.paper import Cell, cells
-from fedgela.reproduce.entries import same_run
+from fedgela.paper import Cell
 from fedgela.reproduce.tasks import Task, tasks_of
 
 Arrays = dict[str, np.ndarray]
@@ -94,24 +93,10 @@ def _text(rng: np.random.Generator, roles: int) -> Arrays:
     }
 
 
-def tiny_tasks(chosen: Sequence[Cell], data_dir: Path, seed: int = 0) -> list[Task]:
+def tiny_tasks(chosen: Sequence[Cell], data_dir: Path) -> list[Task]:
     def shrink(table: dict[str, Any]) -> None:
         table |= TINY | {"data_dir": str(data_dir)}
         if table["model"] in DEEP:
             table["model"] = f"{Shallow.__module__}:{Shallow.__name__}"
 
-    return tasks_of(chosen, [seed], change=shrink)
-
-
-def one_of_each() -> list[Cell]:
-    """Few cells whose runs cover every table with every one of its data sets and methods."""
-    chosen, covered = [], set()
-    for cell in cells():
-        if _kind(cell) not in covered:
-            chosen.append(cell)
-            covered |= {_kind(other) for other in same_run(cell)}
-    return chosen
-
-
-def _kind(cell: Cell) -> tuple[str, str, str]:
-    return cell.table, cell.dataset, cell.method
+    return tasks_of(chosen, [0], change=shrink)

@@ -17,7 +17,6 @@ from fedgela.reproduce.sizes import OFFICIAL
 TASK = {"dataset", "image_size", "model", "partition", "clients"}
 UNREADABLE = "settings of another version of this software, which this one does not know"
 LAST_TENTH = "last tenth"  # GA's mean over the last tenth of the rounds, beside the best and the last round's
-CELL_KINDS = {"burden": "burden", "partition": "partition"}  # others are training runs
 
 
 Task = tuple[tuple[str, ...], str | None]  # what is not as in the paper, but for the method's own; precision
@@ -129,6 +128,8 @@ class Standings:
         for seed, entry in standing.entries.items():
             if base is None or seed not in base.entries:
                 continue
+            if base.entries[seed].data.fingerprint != entry.data.fingerprint:
+                continue
             theirs, mine = _records(base.entries[seed]), _records(entry)
             goal = communication.best(theirs)
             if goal is not None:
@@ -154,7 +155,7 @@ def _records(entry: Entry) -> list[dict[str, Any]]:
 def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
     groups: dict[tuple[Any, ...], dict[int, Entry]] = {}
     for entry in entries:  # a later line of the same seed takes the place of an earlier one
-        if entry.kind == CELL_KINDS.get(cell.measures, "run"):
+        if entry.kind == ("run" if cell.is_trained else cell.measures):
             key = (entry.settings_hash(), tuple(notes_on(cell, entry)), entry.precision, _fixed_data(entry))
             groups.setdefault(key, {})[entry.seed] = entry
     found = []
@@ -182,18 +183,20 @@ def _fixed_data(entry: Entry) -> str | None:
 
 
 def _superseded(standing: Standing, others: Sequence[Standing]) -> bool:
-    """The same run cut short, where a longer one is there."""
-    rest = set(standing.notes[1:] if _is_short(standing) else standing.notes)
+    """The same run cut short, where one is there that came further, but no further than the paper's."""
+    wanted = wanted_settings(standing.cell)["rounds"]
     return any(
-        other.rounds > standing.rounds
-        and set(other.notes[1:] if _is_short(other) else other.notes) == rest
+        standing.rounds < other.rounds <= wanted
+        and other.precision == standing.precision
+        and set(_beside_rounds(other)) == set(_beside_rounds(standing))
         and set(standing.entries) <= set(other.entries)
         for other in others
     )
 
 
-def _is_short(standing: Standing) -> bool:
-    return bool(standing.notes) and standing.notes[0].endswith(" rounds")
+def _beside_rounds(standing: Standing) -> tuple[str, ...]:
+    notes = standing.notes
+    return notes[1:] if notes and notes[0].endswith(" rounds") else notes
 
 
 @cache
@@ -214,7 +217,9 @@ def notes_on(cell: Cell, entry: Entry) -> list[str]:
                 if entry.kind == "run":
                     notes.append(f"{d.found} of {d.wanted} rounds")
             elif d.key != "image_size" or d.found is not None:  # of other data it is as the data has it
-                notes.append(f"{d.key} = {_shown(d.found)}, not {_shown(d.wanted)}")
+                # the paper hardly gives methods' own options: these stand at this project's defaults
+                instead = "by default" if d.key.startswith("algorithm.") else "not"
+                notes.append(f"{d.key} = {_shown(d.found)}, {instead} {_shown(d.wanted)}")
     if entry.data.variant != ORIGINAL:
         notes.append(f"data: {entry.data.variant}")
     return notes + _other_sizes(entry, settings or {})

@@ -20,8 +20,9 @@ from fedgela.reproduce.ledger import Entry, append, has, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
 from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
+from fedgela.resolve import device_of
 from fedgela.runfolder import RunFolder
-from fedgela.runs import run_or_resume
+from fedgela.runs import device_name, run_or_resume
 
 TRACKED = "-tracked"  # a folder whose run records more than others of the same settings
 
@@ -40,6 +41,11 @@ class Task:
         return self.experiment.seed
 
     @property
+    def device(self) -> str:
+        """By the name that the ledger has it by."""
+        return device_name(device_of(self.experiment.device))
+
+    @property
     def label(self) -> str:
         return f"{self.cell.id} seed {self.seed}"
 
@@ -48,7 +54,7 @@ class Task:
 
     def folder(self, out: Path) -> Path:
         """Where the run lies, perhaps by the name of another table's cell, or where it is to be."""
-        tracked = bool(getattr(self.experiment, "track", ()))
+        tracked = bool(self.experiment.track)
         endings = [TRACKED] if tracked else ["", TRACKED]
         for ending in endings:
             for path in sorted(out.glob(f"*-{self.hash}{ending}")):
@@ -114,7 +120,7 @@ def run_tasks(
     of time."""
     budget = budget or Budget(None)
     outcome = Outcome()
-    rates = Rates(read_ledger(ledger))
+    rates = Rates(read_ledger(ledger), tasks[0].device if tasks else "")
     for number, task in enumerate(tasks):
         view.label = task.label
         held = read_ledger(ledger)  # other processes add to it too
