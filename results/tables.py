@@ -226,6 +226,38 @@ def growth() -> list[str]:
     ]
 
 
+def measured() -> list[str]:
+    """FedAvg and FedGELA on real data, wherever the ledger has both on the same seeds."""
+    from fedgela.paper import cells, distinct
+    from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, mean_and_std
+
+    standings = Standings(read_ledger(ROOT / "results/ledger.jsonl"))
+    lines = [
+        "| data, split, model | seeds | GA, FedAvg | GA, FedGELA | PA, FedAvg | PA, FedGELA |",
+        "|---|---|---|---|---|---|",
+    ]
+
+    def shown(standing: Standing, metric: str, when: str) -> str:
+        mean, std = mean_and_std(list(standing.values(metric, when).values()))
+        return f"{mean:.1f}" + ("" if std is None else f" ± {std:.1f}")
+
+    for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
+        (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
+        for gela in standings.all_of(cell):
+            for base in standings.under(gela.task, base_cell):
+                if set(base.entries) == set(gela.entries):
+                    config = next(iter(gela.entries.values())).config
+                    where = f"{config['dataset']}, {config['partition']}, {config['model']}"
+                    figures = [
+                        shown(standing, metric, when)
+                        for metric, when in (("GA", LAST_TENTH), ("PA", "last"))
+                        for standing in (base, gela)
+                    ]
+                    lines.append(f"| {where} | {len(gela.entries)} | " + " | ".join(figures) + " |")
+    return lines
+
+
 def render(marker: str) -> list[str]:
     name, *rest = marker.split()
     if name == "demo":
@@ -235,6 +267,7 @@ def render(marker: str) -> list[str]:
         "federation-overhead": federation_overhead,
         "growth": growth,
         "keys": keys,
+        "measured": measured,
         "precision": precision,
     }
     if name in whole:
