@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgela import burden, cli
-from fedgela.burden import measure
+from fedgela.burden import lines, measure
 from fedgela.resolve import resolve
 from fedgela.server import Server
 from helpers import tiny
@@ -61,3 +61,15 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_measured(
         told = capsys.readouterr().err
         assert stop.value.code == 2 and told.startswith("fedgela: --out: ") and words in told
         assert len(told.splitlines()) == 1
+
+
+def test_times_are_relative_to_fedavg_wherever_it_stands(npz: Path) -> None:
+    found = measure({name: tiny(npz, algorithm={"name": name}) for name in ("moon", "fedavg")}, 1)
+    moon, fedavg = found
+    assert {burden.reference for burden in found} == {"fedavg"}
+    assert (fedavg.ratio, fedavg.ratio_low, fedavg.ratio_high) == (1, 1, 1)
+    head, _, row, _ = lines(found)
+    assert "time, of fedavg's" in head
+    assert f"| {moon.held / fedavg.held:.2f} x |" in row
+    alone = measure({"moon": tiny(npz, algorithm={"name": "moon"})}, 1)
+    assert "time, of moon's" in lines(alone)[0]

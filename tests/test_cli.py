@@ -62,7 +62,7 @@ def test_an_interruption_before_a_run_has_begun_does_not_promise_to_go_on(
     monkeypatch.undo()
     monkeypatch.setattr("fedgela.server.Server.step", interrupted)
     code, _, err = command("run", config, "--out", tmp_path / "run")
-    assert (code, err) == (130, "fedgela: interrupted; 'fedgela resume DIR' goes on\n")
+    assert (code, err) == (130, f"fedgela: interrupted; 'fedgela resume {tmp_path / 'run'}' goes on\n")
 
 
 def test_a_method_is_named_once(command: Cli, config: Path, tmp_path: Path) -> None:
@@ -339,3 +339,47 @@ def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
         process.kill()
     assert process.returncode in (130, -signal.SIGINT)  # the latter where it was told twice
     assert "fedgela resume" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--out", ""], "--out: name a folder; this is empty"),
+        (["run", "--out", "r", "--set", "algorithm.lrr=1"], "no key 'algorithm.lrr' (did you mean 'lr'?)"),
+        (["run", "--out", "r", "--set", "learning_rate=1"], "no key 'learning_rate' (did you mean 'lr'?)"),
+        (["run", "--out", "r", "--algorithm", "fedgen", "--set", "algorithm.decay=2"], "algorithm.decay"),
+        (["run", "--out", "r", "--algorithm", "fedgen", "--set", "algorithm.hidden=10000000"], "hidden"),
+        (
+            ["run", "--out", "r", "--set", 'algorithm={name = "fedrep", head_epochs = 0, body_epochs = 0}'],
+            "both 0: nothing would be trained",
+        ),
+        (["compare", "--out", "r", "--algorithms", "fedavg,"], "'fedavg,' has a comma too many"),
+        (
+            ["compare", "--out", "r", "--algorithms", "fedavg", "--set", "methods.fedgella.E_W=2"],
+            "[methods.fedgella]: there is no method 'fedgella' (did you mean 'fedgela'?)",
+        ),
+    ],
+)
+def test_slips_are_told_with_what_was_meant(
+    command: Cli, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert said in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_can_be_added_to(command: Cli, config: Path, tmp_path: Path) -> None:
+    def compared(*arguments: object) -> list[str]:
+        code, _, err = command("compare", config, "--out", tmp_path / "both", "--rounds", 1, *arguments)
+        assert code == 0, err
+        return [row["algorithm"] for row in json.loads((tmp_path / "both/table.json").read_text())]
+
+    assert compared("--algorithms", "fedavg") == ["fedavg"]
+    assert compared("--algorithms", "fedge") == ["fedavg", "fedge"]
+    assert compared("--algorithms", "fedrs", "--seeds", 3) == ["fedrs"]  # on this seed there is nothing yet
+    code, out, _ = command(
+        "compare", config, "--out", tmp_path / "both", "--rounds", 1, "--algorithms", "fedla", "--clients", 3
+    )
+    assert code == 0
+    assert "is of another federation, and left out of the table" in out

@@ -348,7 +348,7 @@ def test_a_bug_in_a_method_is_kept_with_its_traceback(
 
     monkeypatch.setattr(ALGORITHMS["fedla"], "loss", broken)
     comparison = run_comparison(npz, tmp_path, view, ("fedla", "fedavg"))
-    assert comparison.rows[0].errors == {0: "a bug"}
+    assert comparison.rows[0].errors == {0: "ZeroDivisionError: a bug"}
     assert comparison.rows[1].errors == {}
     assert "in broken" in (tmp_path / "fedla/seed-0/error.txt").read_text()
 

@@ -19,20 +19,21 @@ WARM_UP_ROUNDS = 2  # by the third round every teacher, prototype and generator 
 
 @dataclass
 class Burden:
-    """Parameters are counted in millions of float entries; time is relative to the first method's."""
+    """Parameters are counted in millions of float entries; time is relative to another method's."""
 
     method: str
     held: float  # while training: the model, and the models and tensors that its loss compares with
     kept: float  # between rounds, on the client's own disk
     sent: float  # up to the server, in a round
     seconds: float  # of one round's local training, median over repetitions
-    ratio: float  # to the first method's, measured right before: median over repetitions,
+    ratio: float  # to the other method's, measured right before: median over repetitions,
     ratio_low: float  # and its quartiles
     ratio_high: float
+    reference: str = "fedavg"  # the other method
 
 
 def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Burden]:
-    """What each method costs, the first one being what the others' times are relative to."""
+    """What each method costs, relative to FedAvg where that is among them, else to the first."""
     servers, counts = {}, {}
     for name, experiment in experiments.items():
         server = Server(*resolve(experiment))
@@ -52,22 +53,20 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
             0.0 if server.algorithm.pooled else _millions(update.model) + _millions(update.extra),
         )
     names = list(servers)
+    base = next((name for name in names if servers[name][0].algorithm.name == "fedavg"), names[0])
     ratios: dict[str, list[float]] = {name: [] for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repetitions):
-        for name in names:  # each right after the first, since a machine's speed drifts
-            base = _train_once(*servers[names[0]])
-            seconds[name].append(_train_once(*servers[name]))
-            ratios[name].append(seconds[name][-1] / base)
-    return [
-        Burden(
-            name,
-            *counts[name],
-            statistics.median(seconds[name]),
-            *(float(q) for q in np.quantile(ratios[name], (0.5, 0.25, 0.75))),
-        )
-        for name in names
-    ]
+        for name in names:  # each right after the reference, since a machine's speed drifts
+            before = _train_once(*servers[base])
+            seconds[name].append(before if name == base else _train_once(*servers[name]))
+            ratios[name].append(seconds[name][-1] / before)
+    found = []
+    for name in names:
+        low, middle, high = (float(q) for q in np.quantile(ratios[name], (0.25, 0.5, 0.75)))
+        typical = statistics.median(seconds[name])
+        found.append(Burden(name, *counts[name], typical, middle, low, high, reference=base))
+    return found
 
 
 def _train_once(server: Server, progress: Progress) -> float:
@@ -87,13 +86,15 @@ def _millions(state: State) -> float:
 
 def lines(burdens: Sequence[Burden]) -> list[str]:
     """A Markdown table."""
+    reference = burdens[0].reference
+    (held,) = (b.held for b in burdens if b.method == reference)
     head = (
-        "| method | held while training (M) | kept between rounds (M) | sent up (M) "
-        "| time to FedAvg's | middle half |"
+        f"| method | held while training (M) | of {reference}'s | kept between rounds (M) | sent up (M) "
+        f"| time, of {reference}'s | middle half |"
     )
     rows = [
-        f"| {b.method} | {b.held:.3f} | {b.kept:.3f} | {b.sent:.3f} | {b.ratio:.2f} x "
-        f"| {b.ratio_low:.2f} to {b.ratio_high:.2f} |"
+        f"| {b.method} | {b.held:.3f} | {b.held / held:.2f} x | {b.kept:.3f} | {b.sent:.3f} "
+        f"| {b.ratio:.2f} x | {b.ratio_low:.2f} to {b.ratio_high:.2f} |"
         for b in burdens
     ]
-    return [head, "|---|---|---|---|---|---|", *rows]
+    return [head, "|---|---|---|---|---|---|---|", *rows]

@@ -18,7 +18,7 @@ from fedgela.files import write_atomically
 from fedgela.imports import is_import_path
 from fedgela.progress import View
 from fedgela.resolve import resolve
-from fedgela.runfolder import RunFolder
+from fedgela.runfolder import RESULT, RunFolder
 from fedgela.runs import already_holds_a_run, check_same, run_or_resume
 from fedgela.seeds import holds_seeds
 from fedgela.server import Server
@@ -37,6 +37,7 @@ FEDERATION = {
     "seed",
     "partition_seed",
 }
+SEEDS = {"seed", "partition_seed"}
 
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
@@ -52,6 +53,7 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(methods) or list(ALGORITHMS)
     if "all" in names:
         names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
+    _check_names(methods, where)
     methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
     experiments: dict[str, Experiment] = {}
     for name in names:
@@ -61,7 +63,10 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         if name in experiments:
             raise UserError(f"{where}: two methods are called {name!r}: give them tables [methods.NAME]")
         if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
-            raise UserError(f"{where}: {name!r} cannot be a method's name: it names a folder")
+            raise UserError(
+                f"{where}: {name!r} cannot be a method's name, since it names a folder: "
+                "letters, digits and _ . + = - only"
+            )
         if path == name and name not in methods and name not in ALGORITHMS:
             known = [*ALGORITHMS, *methods]
             raise UserError(
@@ -85,6 +90,16 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
     return experiments
 
 
+def _check_names(methods: Mapping[str, Any], where: str) -> None:
+    """A table without a `name` is of the method that it is called after, which there must be."""
+    for name, own in methods.items():
+        if "name" not in own and name not in ALGORITHMS and not is_import_path(name):
+            raise UserError(
+                f"{where}: [methods.{name}]: there is no method {name!r}{did_you_mean(name, ALGORITHMS)}; "
+                "a table with a name of its own says which method it is of: name = 'fedgela'"
+            )
+
+
 def _with_algorithm_table(
     methods: Mapping[str, Any], algorithm: object, names: Sequence[str], where: str
 ) -> dict[str, Any]:
@@ -105,16 +120,37 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     A run that fails leaves the others' results in place, and its error in the table.
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
-    rows = {name: Row(name) for name in experiments}
+    if (out / "trials.json").exists():
+        raise UserError(f"{out}: this folder holds trials.json of a search; choose another --out")
     with working_in(out):
+        rows = _earlier(experiments, seeds, out, view) | {name: Row(name) for name in experiments}
         for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
             for name, experiment in experiments.items():
                 view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
                 _run_one(experiment.with_(seed=seed), out / name / f"seed-{seed}", rows[name], view)
                 view.advance()
                 Comparison(list(rows.values())).save(out)
-    view.label = ""
-    return Comparison(list(rows.values()))
+        view.label = ""
+        return Comparison(list(rows.values()))
+
+
+def _earlier(
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
+) -> dict[str, Row]:
+    """Finished runs of other methods in this folder, which stand in the same table."""
+    rows: dict[str, Row] = {}
+    wanted = resolve(next(iter(experiments.values())))[0]
+    for path in sorted(out.glob(f"*/seed-*/{RESULT}")):
+        folder, name = RunFolder(path.parent), path.parent.parent.name
+        if name in experiments:
+            continue
+        held, result = folder.experiment(), folder.result()
+        same_split = (held.partition_seed == held.seed) == (wanted.partition_seed == wanted.seed)
+        if not same_split or any(getattr(held, key) != getattr(wanted, key) for key in FEDERATION - SEEDS):
+            view.note(f"{path.parent}: is of another federation, and left out of the table")
+        elif held.seed in seeds and result is not None:
+            rows.setdefault(name, Row(name)).results[held.seed] = result
+    return rows
 
 
 def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:
@@ -122,12 +158,13 @@ def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None
     try:
         row.results[experiment.seed] = run_or_resume(experiment, folder, view)
     except Exception as error:
-        text = str(error) or type(error).__name__
-        row.errors[experiment.seed] = text.splitlines()[0]
-        view.note(f"failed: {text}")
+        text, kept = str(error), ""
         if not isinstance(error, UserError):
+            text, kept = f"{type(error).__name__}: {text}", f" ({error_file} has all of it)"
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(error_file, traceback.format_exc())
+        row.errors[experiment.seed] = text.splitlines()[0]
+        view.note(f"failed: {text}{kept}")
     else:
         error_file.unlink(missing_ok=True)
 

@@ -214,6 +214,10 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# what other software calls some keys
+SYNONYMS = {"learning_rate": "lr", "wd": "weight_decay", "num_clients": "clients", "num_rounds": "rounds"}
+
+
 def known_keys(algorithm: str | None = None) -> list[str]:
     """All keys a config may have, those of the algorithm dotted."""
     try:
@@ -242,7 +246,10 @@ def _explain(error: ValidationError, known: list[str], prefix: tuple[str, ...] =
         key = ".".join([*prefix, *(str(part) for part in problem["loc"])])
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             of_several = key.split(".")[0] == "methods"
-            hint = "; tables of methods are for compare and tune" if of_several else did_you_mean(key, known)
+            meant = SYNONYMS.get(key.rsplit(".", 1)[-1].lower(), key)
+            hint = (
+                "; tables of methods are for compare and tune" if of_several else did_you_mean(meant, known)
+            )
             lines.append(f"there is no key {key!r}{hint}")
         elif problem["type"] == "value_error":
             cause = problem["ctx"]["error"]

@@ -10,9 +10,13 @@ class UserError(Exception):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' (did you mean 'x'?)' with the nearest known word, or '' where none is near."""
-    known = list(known)
-    # 'E_W' for 'algorithm.E_W': the right name without its table is the likeliest slip of all
-    tail = word.rsplit(".", 1)[-1].lower()
-    tails = [name for name in known if name.rsplit(".", 1)[-1].lower() == tail]
-    near = tails or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    # names without their tables are compared: 'E_W' for 'algorithm.E_W' is the likeliest slip of all
+    tails: dict[str, str] = {}
+    for name in known:
+        tails.setdefault(_tail(name), name)
+    near = difflib.get_close_matches(_tail(word), tails, n=1, cutoff=0.5)
+    return f" (did you mean '{tails[near[0]]}'?)" if near else ""
+
+
+def _tail(name: str) -> str:
+    return name.rsplit(".", 1)[-1].lower()

@@ -1,6 +1,7 @@
 """What a user sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
 
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -43,6 +44,7 @@ class View(Listener):
         self.console = console
         self.runs = runs
         self.label = ""
+        self.folder: Path | None = None  # of the run, where it is a single one
         self.goes_on = NOTHING_YET
 
     def __enter__(self) -> "View":
@@ -60,7 +62,7 @@ class View(Listener):
 
     def started(self, experiment: Experiment, done: int) -> None:
         if self.goes_on == NOTHING_YET:
-            self.goes_on = "'fedgela resume DIR' goes on"
+            self.goes_on = f"'fedgela resume {self.folder or 'DIR'}' goes on"
 
     def advance(self) -> None:
         """One of the runs has ended, well or not."""

@@ -10,6 +10,7 @@ from fedgela.data import load_dataset
 from fedgela.data.dataset import make_dataset
 from fedgela.data.sources import data_directories
 from fedgela.errors import UserError
+from helpers import tiny_arrays
 
 
 def arrays(n_train: int = 12, n_test: int = 6, shape: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
@@ -239,3 +240,20 @@ def test_a_constant_channel_is_finite(level: int) -> None:
     z = data.inputs(data.x_train)
     assert z.isfinite().all()
     assert z.abs().max() < 0.2
+
+
+def test_a_label_beyond_a_known_data_sets_classes_is_named(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    arrays["y_test"][7] = 11
+    np.savez(tmp_path / "cifar10.npz", **arrays)
+    with pytest.raises(
+        UserError, match=r"cifar10\.npz: y_test\[7\] is 11, but cifar10 has the classes 0 to 9"
+    ):
+        load_dataset("cifar10", str(tmp_path))
+
+
+@pytest.mark.parametrize(("there", "lacking"), [("x", "y"), ("y", "x")])
+def test_samples_without_labels_are_told_so(tmp_path: Path, there: str, lacking: str) -> None:
+    np.savez(tmp_path / "a.npz", **{there: np.zeros(3)})
+    with pytest.raises(UserError, match=f"a.npz: has {there}, but lacks {lacking}"):
+        load_dataset(str(tmp_path / "a.npz"))

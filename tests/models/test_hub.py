@@ -164,7 +164,7 @@ def test_weights_that_cannot_be_fetched_say_how_to_go_on(offline: None, tmp_path
             net_of(model)
         what, how = str(caught.value).splitlines()
         assert what.startswith(f"model {model}: the weights of ") and "cannot be loaded" in what
-        assert "--set pretrained=false" in how and "--set weights=PATH" in how
+        assert "--no-pretrained" in how and "--set weights=PATH" in how
     with pytest.raises(
         UserError, match=r"the config of facebook/convnext-tiny-224 cannot be loaded.*\n.*hf:FOLDER"
     ):

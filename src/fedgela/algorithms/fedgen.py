@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,6 +33,7 @@ from fedgela.randomness import generator, seed_of, seed_torch, uniform
 
 _PARTS = ("0.weight", "0.bias", "1.running_mean", "1.running_var", "1.weight", "1.bias", "3.weight", "3.bias")
 FLOOR = 1e-4  # below which alpha and beta do not shrink
+MOST = 65536  # of samples, noise or units at once: far beyond use, and still what a machine can hold
 
 
 class Generator(nn.Module):
@@ -58,12 +59,12 @@ class FedGen(FedAvg):
 
     alpha: Annotated[float, Ge(0)] = 1.0
     beta: Annotated[float, Ge(0)] = 1.0
-    decay: Annotated[float, Gt(0)] = 0.98
+    decay: Annotated[float, Gt(0), Le(1)] = 0.98
     eta: Annotated[float, Ge(0)] = 1.0
-    generated: Annotated[int, Gt(1)] = 32  # B_g, and the generator's own batch
-    noise: Annotated[int, Gt(0)] = 32
-    hidden: Annotated[int, Gt(0)] = 256
-    generator_steps: Annotated[int, Ge(0)] = 50
+    generated: Annotated[int, Gt(1), Le(MOST)] = 32  # B_g, and the generator's own batch
+    noise: Annotated[int, Gt(0), Le(MOST)] = 32
+    hidden: Annotated[int, Gt(0), Le(MOST)] = 256
+    generator_steps: Annotated[int, Ge(0), Le(10**6)] = 50
     generator_lr: Annotated[float, Gt(0)] = 3e-4
     generator_weight_decay: Annotated[float, Ge(0)] = 1e-2
 

@@ -30,7 +30,7 @@ class FedRep(FedAvg):
     PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
     keeps_model: ClassVar[bool] = True
     grid: ClassVar[dict[str, tuple[object, ...]]] = {
-        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 10), (10, 5))
+        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 5), (5, 5), (10, 10))
     }
 
     head_epochs: Annotated[int, Ge(0)] | None = None
@@ -39,6 +39,8 @@ class FedRep(FedAvg):
     def __post_init__(self) -> None:
         if (self.head_epochs is None) != (self.body_epochs is None):
             raise ValueError("give head_epochs and body_epochs, or neither")
+        if self.head_epochs == self.body_epochs == 0:
+            raise ValueError("head_epochs and body_epochs are both 0: nothing would be trained")
 
     def travels(self, entry: str) -> bool:
         return not entry.startswith(HEAD)

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from fedgela.config import Experiment
 
 Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an experiment in TOML")]
-Out = Annotated[Path, typer.Option("--out", help="the folder to write into")]
+
+
+def _folder(text: str) -> Path:
+    """An unset variable, --out "$OUT", is no wish for the current folder."""
+    if not text:
+        raise UserError("--out: name a folder; this is empty")
+    return Path(text)
+
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", parser=_folder, help="the folder to write into")
+]
 Algorithms = Annotated[
     str | None, typer.Option(help="methods, by comma; by default those of the config, or 'all'")
 ]
@@ -106,6 +117,8 @@ def methods_of(context: typer.Context) -> tuple[dict[str, "Experiment"], list[in
     if listed is not None and not listed.strip():
         raise UserError("--algorithms: there is no method's name")
     names = names_of(listed)
+    if "" in names:
+        raise UserError(f"--algorithms: {listed!r} has a comma too many")
     where = str(context.params["config"] or "config")
     experiments = experiments_of(table_of(context), names, where)
     seeds = seeds_of(context.params.get("seeds"))

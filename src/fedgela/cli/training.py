@@ -41,9 +41,11 @@ def run(
         if wanted:
             experiment = experiment.with_(seed=wanted[0])
         with make_view(console) as view:
+            view.folder = out
             result = runs.run(experiment, out, view)
     else:
         with make_view(console, len(wanted)) as view:
+            view.folder = out
             result = run_seeds(experiment, wanted, out, view)
     _print_result(result, out)
 

@@ -12,6 +12,7 @@ class Source:
     hub: str  # its id
     label: str
     sample: str
+    classes: int
     config: str | None = None  # of several tables under one id
     client: str | None = None  # the column of natural clients
     kind: Kind = "image"
@@ -30,13 +31,14 @@ class Source:
 
 
 CATALOGUE = {
-    "cifar10": Source("uoft-cs/cifar10", sample="img", label="label"),
-    "cifar100": Source("uoft-cs/cifar100", sample="img", label="fine_label", augment=True),
-    "svhn": Source("ufldl-stanford/svhn", sample="image", label="label", config="cropped_digits"),
+    "cifar10": Source("uoft-cs/cifar10", sample="img", label="label", classes=10),
+    "cifar100": Source("uoft-cs/cifar100", sample="img", label="fine_label", classes=100, augment=True),
+    "svhn": Source("ufldl-stanford/svhn", sample="image", label="label", classes=10, config="cropped_digits"),
     "fed-isic2019": Source(
         "flwrlabs/fed-isic2019",
         sample="image",
         label="label",
+        classes=8,
         client="center",
         size=84,
         model="efficientnet-b0",
@@ -45,6 +47,7 @@ CATALOGUE = {
         "flwrlabs/femnist",
         sample="image",
         label="character",
+        classes=62,
         client="writer_id",
         size=28,
         model="simple-cnn",
@@ -53,6 +56,7 @@ CATALOGUE = {
         "flwrlabs/shakespeare",
         sample="x",
         label="y",
+        classes=80,
         client="character_id",
         kind="tokens",
         model="lstm",

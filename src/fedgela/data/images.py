@@ -41,7 +41,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
             with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
                 pixels = _pixels(image, size, channels)
         except Exception as error:  # damaged files raise whatever a decoder stumbles over
-            failed[i] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            failed[i] = _why(error)
             return
         colour[i] = pixels.ndim == 3
         x[i] = pixels if colour[i] else pixels[..., None]
@@ -50,6 +50,12 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
         list(pool.map(one, range(len(images))))
     coloured = colour.any() if channels is None else channels == 3
     return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())))
+
+
+def _why(error: Exception) -> str:
+    """A decoder's words, but for where in memory the bytes lie."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return "not an image" if text.startswith("cannot identify image file") else text
 
 
 def _pixels(image: Any, size: int, channels: int | None) -> np.ndarray:

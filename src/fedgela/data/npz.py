@@ -39,6 +39,9 @@ def load_npz(name: str, path: Path) -> Dataset:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
         if {"x", "y"} <= arrays.keys() and not set(PARTS) & arrays.keys():
             arrays = _split(arrays)
+        for one, other in (("x", "y"), ("y", "x")):
+            if one in arrays and other not in arrays and not set(PARTS) & arrays.keys():
+                raise UserError(f"has {one}, but lacks {other}")
         missing = [key for key in PARTS if key not in arrays]
         if missing:
             raise UserError(f"lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")

@@ -120,7 +120,15 @@ def _by_name(name: str, data_dir: str | None, image_size: int | None) -> Dataset
         path = data_directories(data_dir)[0] / f"{stem.replace('-', '_')}.npz"
         _fetch(name, source, image_size or source.size, path)
     data = load_npz(name, path)
-    return data if source is None else dataclasses.replace(data, augment=source.augment)
+    if source is None:
+        return data
+    for part, y in (("y_train", data.y_train), ("y_test", data.y_test)):
+        if int(y.max()) >= source.classes:
+            raise UserError(
+                f"{path}: {part}[{int(y.argmax())}] is {int(y.max())}, but {name} has the classes 0 to "
+                f"{source.classes - 1}"
+            )
+    return dataclasses.replace(data, augment=source.augment)
 
 
 def _fetch(name: str, source: Source, size: int, path: Path) -> None:

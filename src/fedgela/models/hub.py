@@ -155,7 +155,7 @@ def _unavailable(name: str, source: str, reason: str, with_weights: bool) -> Use
     if not with_weights:
         go_on = "model = 'hf:FOLDER' takes a folder of save_pretrained, which holds it"
     elif source in KNOWN_CONFIGS or Path(source).is_dir():
-        go_on = f"--set pretrained=false starts from random weights; {go_on}"
+        go_on = f"--no-pretrained starts from random weights; {go_on}"
     else:
-        go_on = f"{go_on}; --set pretrained=false starts from random weights (its config is still fetched)"
+        go_on = f"{go_on}; --no-pretrained starts from random weights (its config is still fetched)"
     return UserError(f"model {name}: the {what} of {source} cannot be loaded ({reason})\n{go_on}")

@@ -69,8 +69,8 @@ def _seconds(task: Task, rates: Rates) -> float | None:
     if images is None or rate is None:
         return None
     if task.cell.measures == "burden":
-        # of each method, a warm-up and its turns, every one right after one of FedAvg
+        # a warm-up of each method, and as many turns of it as of FedAvg before it and alone
         methods = 1 if task.cell.method == "fedavg" else 2
-        rounds = methods * (WARM_UP_ROUNDS + 2 * REPETITIONS)
+        rounds = methods * WARM_UP_ROUNDS + (2 * methods - 1) * REPETITIONS
         return rounds * images / task.experiment.rounds / rate
     return images / rate

@@ -19,9 +19,10 @@ Predict = Callable[[Net, Tensor, State], Tensor]  # (net, x, client) -> logits [
 def losses_of(loss: Loss, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
     """A method's loss of a batch: one value a sample, of which the engine takes the mean."""
     losses = loss(net, x, y, client)
-    if losses.shape != y.shape:
+    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    if shape != list(y.shape):
         raise UserError(
-            f"the method's loss must be one value a sample, {list(y.shape)}, and is {list(losses.shape)}: "
+            f"the method's loss must be one value a sample, {list(y.shape)}, and is {shape}: "
             "it takes no mean (reduction='none')"
         )
     return losses
