@@ -65,8 +65,8 @@ def device_of(name: str) -> torch.device:
     """The device of this name, of which there must be one; `auto` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
     try:
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = (str(error).splitlines() or [""])[0]

@@ -65,9 +65,10 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert "bench.json" in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--device: 'cuda:99' cannot be used here"):
-        run(Options(device="cuda:99"), lambda line: None)
+@pytest.mark.parametrize("name", ["cuda:99", "hpu", "gpu"])
+def test_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=f"device: '{name}' cannot be used here"):
+        run(Options(device=name), lambda line: None)
 
 
 def test_the_reason_of_a_failure_is_the_last_line_of_its_traceback() -> None:

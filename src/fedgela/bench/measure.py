@@ -14,7 +14,7 @@ from fedgela.bench.rows import Row, Timing
 from fedgela.bench.stage import ContenderFailed, Facts, Stage
 from fedgela.bench.workloads import DEFAULT_ON_CPU, DEFAULT_ON_GPU, Task, check_workloads, prepare
 from fedgela.errors import UserError, did_you_mean
-from fedgela.resolve import resolve
+from fedgela.resolve import device_of, resolve
 
 Say = Callable[[str], None]
 Keep = Callable[[list[Row]], None]
@@ -39,7 +39,7 @@ def run(options: Options, say: Say, keep: Keep = lambda rows: None) -> list[Row]
     what is known after every turn."""
     check_workloads(list(options.workloads))
     engines = _engines(options.engines, say)
-    device = _device(options.device)
+    device = device_of(options.device)
     on_gpu = device.type == "cuda"
     workloads = options.workloads or (DEFAULT_ON_GPU if on_gpu else DEFAULT_ON_CPU)
     repetitions = options.repetitions or (3 if on_gpu else 5)
@@ -81,18 +81,6 @@ def _engines(names: Sequence[str], say: Say) -> list[str]:
         elif name != PLAIN:
             there.append(name)
     return there
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise UserError(f"--device: {name!r} cannot be used here ({reason})") from None
-    return device
 
 
 @dataclass
