@@ -21,10 +21,6 @@ class Traffic:
     down: int  # what a client gets from the server, in a round
     once: int = 0  # what every client sends before the first round
 
-    def of_round(self, clients: int) -> tuple[int, int]:
-        """Up and down, of all clients of a round."""
-        return clients * self.up, clients * self.down
-
 
 def state_bytes(state: State) -> int:
     return sum(value.numel() * value.element_size() for value in state.values())

@@ -15,14 +15,13 @@ def state_norm(state: State) -> Tensor:
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
 
 
-def distance(local: State, server: State, counts: Callable[[str], bool] = lambda name: True) -> Tensor:
-    """||w_k - w|| over the float entries that both have and that `counts` (such as an algorithm's
-    `travels`) names."""
+def distance(local: State, server: State) -> Tensor:
+    """||w_k - w|| over the float entries that both have."""
     return state_norm(
         {
             name: value.double() - server[name].to(value.device).double()
             for name, value in local.items()
-            if name in server and counts(name) and value.is_floating_point()
+            if name in server and value.is_floating_point()
         }
     )
 
@@ -30,7 +29,8 @@ def distance(local: State, server: State, counts: Callable[[str], bool] = lambda
 def drift(
     locals_: Sequence[State], server: State, counts: Callable[[str], bool] = lambda name: True
 ) -> Tensor:
-    """Mean over local models of ||w_k - w|| / ||w||, w the global model that they started from."""
+    """Mean over local models of ||w_k - w|| / ||w||, w the global model that they started from, over the
+    entries that `counts` (such as an algorithm's `travels`) names."""
     chosen = {name: value for name, value in server.items() if counts(name)}
     moved = torch.stack([distance(local, chosen).cpu() for local in locals_])
     return moved.mean() / state_norm(chosen).cpu()
