@@ -11,7 +11,6 @@ from fedgela.measures.communication import (
 )
 from fedgela.measures.drift import adaptation_cost, distance, drift, state_norm
 from fedgela.measures.neural_collapse import (
-    TARGETS,
     Collapse,
     class_mean_angles,
     etf_angle,
@@ -19,7 +18,6 @@ from fedgela.measures.neural_collapse import (
 )
 
 __all__ = [
-    "TARGETS",
     "Collapse",
     "Traffic",
     "adaptation_cost",

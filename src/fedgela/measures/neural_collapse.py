@@ -18,9 +18,6 @@ from torch import Tensor
 
 from fedgela.geometry import class_angles, class_means
 
-# what each measure tends to as features collapse
-TARGETS = {"nc1": 0.0, "nc2": 0.0, "nc3": 0.0, "nc4": 0.0}
-
 
 @dataclass(frozen=True)
 class Collapse:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedgela.measures import TARGETS, etf_angle
+from fedgela.measures import etf_angle
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Curve
 from fedgela.report.figures import client_dots, curves
@@ -83,7 +83,6 @@ _COLLAPSE = {
     "nc1": "NC1: variability of features within classes",
     "nc2_means": "NC2: distance of the class means from a simplex ETF",
     "nc2_classifier": "NC2: distance of the classifier from a simplex ETF",
-    "nc2": "NC2: distance from a simplex ETF",
     "nc3": "NC3: distance between class means and classifier",
     "nc4": "NC4: share of samples that the nearest class mean would decide otherwise",
     "drift": "Drift: distance of local models from the global one, over its norm",
@@ -95,15 +94,14 @@ _COLLAPSE = {
 def other_curves(c: Context) -> Section:
     """Collapse against 0, and whatever else was tracked."""
     parts: list[Part] = []
-    for key in c.setting.keys(lambda k: k.startswith(("nc1", "nc2", "nc3", "nc4", *_COLLAPSE))):
+    for key in c.setting.keys(lambda k: k.startswith(tuple(_COLLAPSE))):
         series = _series(c, key)
         if not series:
             continue
-        known = next((k for k in sorted(_COLLAPSE, key=len, reverse=True) if key.startswith(k)), "")
+        known = max((k for k in _COLLAPSE if key.startswith(k)), key=len)
         where = key.removeprefix(known).strip("_").replace("_", " ")
-        title = _COLLAPSE.get(known, key) + (f" ({where})" if where else "")
-        goal = TARGETS.get(key[:3])
-        target = (goal, f"collapse, {goal:g}") if goal is not None else None
+        title = _COLLAPSE[known] + (f" ({where})" if where else "")
+        target = (0.0, "collapse, 0") if key.startswith("nc") else None
         name = f"{c.prefix}{key.replace('_', '-')}"
-        parts.append(curves(name, title, known.split("_")[0] or key, series, c.styles_here(), target))
+        parts.append(curves(name, title, known.split("_")[0], series, c.styles_here(), target))
     return Section("Neural collapse and drift", parts)
