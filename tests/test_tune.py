@@ -120,6 +120,21 @@ def test_a_failing_trial_is_named_and_the_others_stand(npz: Path, tmp_path: Path
     assert "3 trials a method but for what failed or is to come (fedavg 3, fedgela 0)" in text
 
 
+def test_runs_that_fail_or_are_skipped_count_as_ended(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(experiment: Experiment, folder: Path, view: PlainView) -> Record:
+        if "trial-1" in folder.parts or folder.name == "seed-1":
+            raise ValueError("no luck")
+        return {"GA": {"last": 50.0}, "PA": {"last": 50.0}}
+
+    ended: list[str] = []
+    monkeypatch.setattr("fedgela.tune.run_or_resume", failing)
+    monkeypatch.setattr(PlainView, "advance", lambda view: ended.append(view.label))
+    search(npz, tmp_path, ["fedavg"], trials=2)
+    assert ended == ["fedavg trial 1/2 seed 0"] * 2 + [f"fedavg trial 2/2 seed {seed}" for seed in (0, 1)]
+
+
 def test_a_search_with_a_failed_trial_ends_with_an_error_code(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

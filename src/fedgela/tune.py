@@ -17,6 +17,7 @@ import tomli_w
 
 from fedgela.compare import check_possible, working_in
 from fedgela.config import Experiment, plain_table
+from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
 from fedgela.runs import run_or_resume
@@ -77,12 +78,12 @@ def tune(
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
     done: list[Trial] = []
     with working_in(out):
-        for name, experiment in experiments.items():
+        for name, experiment in validated.items():
             for number, settings in enumerate(candidates(experiment, trials), 1):
                 trial = Trial(name, settings)
-                chosen = _with_settings(experiment.with_(validation=validation), settings)
+                chosen = _with_settings(experiment, settings)
+                results: list[Record] = []
                 try:
-                    results = []
                     for seed in seeds:
                         view.label = f"{name} trial {number}/{trials} seed {seed}"
                         folder = out / name / f"trial-{number}" / f"seed-{seed}"
@@ -94,6 +95,8 @@ def tune(
                 except Exception as error:
                     trial.error = str(error) or type(error).__name__
                     view.note(f"failed: {trial.error}")
+                    for _ in seeds[len(results) :]:  # the seed that failed, and those not tried after it
+                        view.advance()
                 done.append(trial)
                 _save(done, experiments, seeds, trials, validation, by, out)
     view.label = ""
