@@ -213,9 +213,6 @@ class Server:
         last = self.store.get(client) or self.own_norm
         return model | {name: last[name] for name in self.own_norm}
 
-    def _moment(self, progress: Progress) -> Moment:
-        return Moment(self.experiment.seed, progress.round)
-
     def update(self, outcome: Outcome) -> Update:
         algorithm, k = self.algorithm, outcome.client
         samples = self.trainees.train[k]
@@ -249,7 +246,7 @@ class Server:
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
-        after = self.algorithm.aggregate(before, updates, self._moment(progress))
+        after = self.algorithm.aggregate(before, updates, Moment(e.seed, progress.round))
         if e.server_lr != 1.0 or e.server_momentum > 0:
             after = replace(after, private=dict(after.private))
             # FedAvgM: the averaged change is a gradient for the server; running statistics only average
