@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedgela.tables import Comparison, Row, spread, summary_of_seeds
+from fedgela.over_seeds import spread
+from fedgela.tables import Comparison, Row, summary_of_seeds
 
 
 def result(PA: float, GA: float) -> dict[str, Any]:

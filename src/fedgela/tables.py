@@ -2,8 +2,6 @@
 
 import csv
 import io
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from rich.text import Text
 
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
+from fedgela.over_seeds import BOUNDS, OverSeeds, mean_std, ranks
 
 METRICS = ("PA", "GA")
 WHEN = ("best", "last")
@@ -23,16 +22,8 @@ BASELINE = "fedavg"
 DIVERGED = "†: the training loss became infinite or NaN"
 
 
-def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and standard deviation over seeds (ddof = 1; None where there is one seed)."""
-    return {
-        "mean": statistics.fmean(values),
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-    }
-
-
 @dataclass
-class Row:
+class Row(OverSeeds):
     """One method: its results by seed, and its errors by seed."""
 
     method: str
@@ -50,16 +41,6 @@ class Row:
     def values(self, metric: str, when: str) -> dict[int, float]:
         return {seed: result[metric][when] for seed, result in self.results.items()}
 
-    def summary(self, metric: str, when: str) -> dict[str, float | None]:
-        values = list(self.values(metric, when).values())
-        return spread(values) if values else {"mean": None, "std": None}
-
-    def difference(self, other: "Row", metric: str, when: str) -> dict[str, float | None]:
-        """Mean and standard deviation of the difference to another method on the same seeds."""
-        mine, theirs = self.values(metric, when), other.values(metric, when)
-        paired = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-        return spread(paired) if paired else {"mean": None, "std": None}
-
 
 def summary_of_seeds(results: Mapping[int, Record]) -> Record:
     """The result of one experiment over several seeds."""
@@ -74,20 +55,11 @@ def summary_of_seeds(results: Mapping[int, Record]) -> Record:
 class Comparison:
     """Rows in the order they were asked for, with what is best and second best in each column."""
 
-    def __init__(self, rows: Sequence[Row], bounds: Sequence[str] = ("local", "centralised")) -> None:
+    def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
         self.baseline = next((row for row in rows if row.method == BASELINE), None)
-        self.rank: dict[tuple[str, str, str], int] = {}  # (method, metric, when) -> 0 best, 1 second
-        for metric, when in COLUMNS:
-            means = {
-                row.method: mean
-                for row in rows
-                if row.method not in bounds and (mean := row.summary(metric, when)["mean"]) is not None
-            }
-            # what is printed alike is ranked alike
-            levels = sorted({round(mean, 2) for mean in means.values()}, reverse=True)
-            for method, mean in means.items():
-                self.rank[method, metric, when] = levels.index(round(mean, 2))
+        ranked = {row.method: row for row in rows if row.method not in BOUNDS}
+        self.ranks = {column: ranks(ranked, *column) for column in COLUMNS}
 
     def to_json(self) -> list[dict[str, Any]]:
         listed = []
@@ -135,7 +107,7 @@ class Comparison:
         for row in self.rows:
             cells = [row.label()]
             for metric, when in COLUMNS:
-                text = _mean_std(row.summary(metric, when))
+                text = mean_std(row.summary(metric, when))
                 mark = {0: ("**", "**"), 1: ("<u>", "</u>")}.get(self._rank(row, metric, when))
                 cells.append(f"{mark[0]}{text}{mark[1]}" if mark else text)
             if self._shows_difference():
@@ -158,7 +130,7 @@ class Comparison:
             cells: list[Text] = [Text(row.label())]
             for metric, when in COLUMNS:
                 style = {0: "bold", 1: "underline"}.get(self._rank(row, metric, when), "")
-                cells.append(_stacked(_mean_std(row.summary(metric, when)), style))
+                cells.append(_stacked(mean_std(row.summary(metric, when)), style))
             if self._shows_difference():
                 cells += [_stacked(self._difference(row, metric)) for metric in METRICS]
             table.add_row(*cells)
@@ -175,7 +147,7 @@ class Comparison:
             cells = [row.label()]
             for metric, when in COLUMNS:
                 mark = {0: "*", 1: "_"}.get(self._rank(row, metric, when), " ")
-                cells.append(_mean_std(row.summary(metric, when)) + mark)
+                cells.append(mean_std(row.summary(metric, when)) + mark)
             if self._shows_difference():
                 cells += [self._difference(row, metric) for metric in METRICS]
             grid.append(cells)
@@ -214,19 +186,12 @@ class Comparison:
         return any(row.diverged() for row in self.rows)
 
     def _rank(self, row: Row, metric: str, when: str) -> int:
-        return self.rank.get((row.method, metric, when), 9)
+        return self.ranks[metric, when].get(row.method, 9)
 
     def _difference(self, row: Row, metric: str) -> str:
         if self.baseline is None or row is self.baseline:
             return ""
-        return _mean_std(row.difference(self.baseline, metric, "last"), sign="+")
-
-
-def _mean_std(value: Mapping[str, float | None], sign: str = "") -> str:
-    mean, std = value["mean"], value["std"]
-    if mean is None or math.isnan(mean):
-        return "-"
-    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+        return mean_std(row.difference(self.baseline, metric, "last"), sign="+")
 
 
 def _stacked(text: str, style: str = "") -> Text:

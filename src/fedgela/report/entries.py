@@ -9,19 +9,18 @@ from typing import Any
 
 from fedgela.algorithms import ALGORITHMS, name_of
 from fedgela.config import Experiment, plain_table
+from fedgela.over_seeds import BOUNDS, OverSeeds, ranks, spread
 from fedgela.report.loading import Note, Run
 from fedgela.report.sites import Sites
 from fedgela.runs import HARDWARE, best_and_last
-from fedgela.tables import spread
 
 # what two runs must have in common to be ranked against each other
 SAME = ("dataset", "partition", "clients", "sample", "model", "validation")
 _METHODS = list(ALGORITHMS)  # in the order of the paper's tables
-BOUNDS = ("local", "centralised")  # read against, not ranked
 
 
 @dataclass
-class Entry:
+class Entry(OverSeeds):
     """One method with its hyper-parameters, over its seeds."""
 
     label: str
@@ -51,16 +50,6 @@ class Entry:
             if summary is not None and summary.get(when) is not None:
                 found[seed] = float(summary[when])
         return found
-
-    def summary(self, metric: str, when: str) -> dict[str, float | None]:
-        values = list(self.values(metric, when).values())
-        return spread(values) if values else {"mean": None, "std": None}
-
-    def difference(self, other: "Entry", metric: str, when: str) -> dict[str, float | None]:
-        """To another entry, paired by seed."""
-        mine, theirs = self.values(metric, when), other.values(metric, when)
-        paired = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-        return spread(paired) if paired else {"mean": None, "std": None}
 
     def curve(self, key: str) -> "Curve":
         """A number of the records by round, over seeds."""
@@ -138,21 +127,11 @@ class Setting:
     def fedavg(self) -> Entry | None:
         return next((entry for entry in self.entries if entry.method == "fedavg"), None)
 
-    @property
-    def ranked(self) -> list[Entry]:
-        return [e for e in self.entries if e.finished and e.method not in BOUNDS]
-
     def ranks(self, metric: str, when: str) -> dict[str, int]:
-        """0 for the best entry, 1 for the second; what is printed alike is ranked alike. Unfinished runs
-        and bounds take no part, and a single entry is not the best of anything."""
-        entries = self.ranked
-        if len(entries) < 2:
-            return {}
-        means = {
-            e.label: round(mean, 2) for e in entries if (mean := e.summary(metric, when)["mean"]) is not None
-        }
-        levels = sorted(set(means.values()), reverse=True)
-        return {label: levels.index(mean) for label, mean in means.items()}
+        """Of the entries by label. Unfinished runs and bounds take no part, and a single entry is not the
+        best of anything."""
+        ranked = {e.label: e for e in self.entries if e.finished and e.method not in BOUNDS}
+        return ranks(ranked, metric, when) if len(ranked) > 1 else {}
 
     def keys(self, starts: Callable[[str], bool]) -> list[str]:
         """Names of numbers that some record of some entry holds, in their order there."""

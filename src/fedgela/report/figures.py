@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedgela.over_seeds import mean_std
 from fedgela.report.colours import CLASSES, Style, class_colours
 from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
-from fedgela.report.markup import Table, mean_std
+from fedgela.report.markup import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

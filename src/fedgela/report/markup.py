@@ -1,7 +1,7 @@
 """Small pieces of HTML: text, tables, parts that fold."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # a cell is its text, or text with a mark: ("94.08", "best")
@@ -68,11 +68,3 @@ def _cell(cell: Cell) -> str:
     if kind == "second":
         return f'<td class="second"><u>{escape(text)}</u><span class="hidden"> (second best)</span></td>'
     return f'<td class="{kind}">{escape(text)}</td>'
-
-
-def mean_std(spread: Mapping[str, float | None], sign: str = "") -> str:
-    """A mean with its standard deviation, where there is one; '-' where there is none."""
-    mean, std = spread["mean"], spread["std"]
-    if mean is None or mean != mean:
-        return "-"
-    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from fedgela.over_seeds import mean_std
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
-from fedgela.report.markup import Cell, Table, escape, mean_std
+from fedgela.report.markup import Cell, Table, escape
 from fedgela.report.paper_numbers import paper_number
 from fedgela.tables import DIVERGED
 

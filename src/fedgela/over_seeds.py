@@ -1,0 +1,50 @@
+"""Accuracies over seeds: mean and standard deviation, differences paired by seed, and who is best."""
+
+import math
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+
+BOUNDS = ("local", "centralised")  # read against, not ranked
+
+Spread = dict[str, float | None]
+
+
+def spread(values: Collection[float]) -> Spread:
+    """Mean and standard deviation (ddof = 1); None where there are too few values for them."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+def mean_std(value: Mapping[str, float | None], sign: str = "") -> str:
+    """A mean with its standard deviation, where there is one; '-' where there is none."""
+    mean, std = value["mean"], value["std"]
+    if mean is None or math.isnan(mean):
+        return "-"
+    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+class OverSeeds(ABC):
+    """What has accuracies by seed, such as one method of a comparison."""
+
+    @abstractmethod
+    def values(self, metric: str, when: str) -> dict[int, float]:
+        """Best or last of a metric, by seed."""
+
+    def summary(self, metric: str, when: str) -> Spread:
+        return spread(self.values(metric, when).values())
+
+    def difference(self, other: "OverSeeds", metric: str, when: str) -> Spread:
+        """To another one, paired by seed."""
+        mine, theirs = self.values(metric, when), other.values(metric, when)
+        return spread([mine[seed] - theirs[seed] for seed in mine if seed in theirs])
+
+
+def ranks(ranked: Mapping[str, OverSeeds], metric: str, when: str) -> dict[str, int]:
+    """0 for the best, 1 for the second; what is printed alike is ranked alike."""
+    means = {name: one.summary(metric, when)["mean"] for name, one in ranked.items()}
+    printed = {name: round(mean, 2) for name, mean in means.items() if mean is not None}
+    levels = sorted(set(printed.values()), reverse=True)
+    return {name: levels.index(mean) for name, mean in printed.items()}
