@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fedgela import cli
 from fedgela import inspection_report as report
+from fedgela.class_maps import drawn_clients
 from fedgela.config import parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import make_dataset
@@ -269,7 +270,7 @@ def test_json_holds_every_client() -> None:
 
 def test_a_heat_map_of_many_clients_shows_some_from_the_fewest_classes_to_the_most() -> None:
     found = looked_at([[2, 0, 0]] * 150 + [[1, 1, 0]] * 100 + [[1, 1, 1]] * 50)
-    shown = found.held[report.drawn_clients(found)]
+    shown = found.held[drawn_clients(found.train_counts)]
     assert len(shown) == 100
     assert shown.tolist() == sorted(shown)
     assert np.bincount(shown)[1:].tolist() == pytest.approx([50, 33, 17], abs=1)

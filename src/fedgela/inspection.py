@@ -15,6 +15,7 @@ from torch import Tensor
 from fedgela.algorithms.fedgela import FedGELA
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
+from fedgela.data.dataset import printable
 from fedgela.resolve import resolve
 
 Floats = npt.NDArray[np.float64]
@@ -71,7 +72,7 @@ class Inspection:
 
     @property
     def name(self) -> str:
-        return _printable(self.data.name)
+        return printable(self.data.name)
 
     @property
     def clients(self) -> int:
@@ -84,7 +85,7 @@ class Inspection:
     @property
     def class_names(self) -> list[str]:
         names = self.data.class_names or tuple(map(str, range(self.classes)))
-        return [_printable(name) for name in names]
+        return [printable(name) for name in names]
 
     @cached_property
     def samples(self) -> Ints:
@@ -209,7 +210,7 @@ def _client_names(experiment: Experiment, federation: Federation) -> list[str]:
     ids = dict(zip(known.tolist(), data.client_train[first].tolist(), strict=True))
     if not data.client_names:
         return [f"id {ids[k]}" if ids.get(k, k) != k else "" for k in range(federation.clients)]
-    return [_printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
+    return [printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
 
 
 def adaptation_cost(phi: Tensor, E_W: float) -> Tensor:
@@ -219,11 +220,6 @@ def adaptation_cost(phi: Tensor, E_W: float) -> Tensor:
     """
     norm: Tensor = torch.linalg.vector_norm(phi.double() - 1, dim=-1)
     return math.sqrt(E_W) * norm
-
-
-def _printable(name: str) -> str:
-    """Without control characters, which a folder's name may have."""
-    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _sum(cells: Ints | Mask) -> Ints:

@@ -16,14 +16,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from fedgela.class_maps import DRAWN_CLIENTS, drawn_clients, whole_ticks
 from fedgela.files import write_atomically
-from fedgela.inspection import Inspection, Ints
+from fedgela.inspection import Inspection
 
 LISTED = 20  # clients in the text; of more, the WORST and a summary
 LISTED_IN_HTML = 100
 WORST = 10
 COUNTED = (20, 12)  # clients and classes up to which the text has their counts
-DRAWN = 100  # clients in the heat map
 SOURCE = "a rule of thumb from the validation figures of docs/fedgela.md"
 NO_PICTURES = "heatmap.png and inspect.html are left out: pip install 'fedgela[report]' adds them"
 
@@ -315,14 +315,6 @@ def _finite(value: float) -> float | None:
 # -- the heat map ----------------------------------------------------------------------------------
 
 
-def drawn_clients(found: Inspection) -> Ints:
-    """All clients, or DRAWN of them, evenly spaced from those with the fewest classes to the most."""
-    if found.clients <= DRAWN:
-        return np.arange(found.clients)
-    order = np.lexsort((found.samples, found.held))
-    return order[np.linspace(0, found.clients - 1, DRAWN).round().astype(np.int64)]
-
-
 def heatmap(found: Inspection) -> bytes | None:
     """A PNG of classes by client as in the paper's appendix C, white where there is no sample; None
     where matplotlib is not installed."""
@@ -333,7 +325,7 @@ def heatmap(found: Inspection) -> bytes | None:
         return None
     import matplotlib
 
-    chosen = drawn_clients(found)
+    chosen = drawn_clients(found.train_counts)
     counts = found.train_counts[chosen].T  # [C, N]
     C, N = counts.shape
     side = max(0.11, min(0.5, 10 / max(N, 1), 9 / C if C > 40 else 1.0))  # inches a cell
@@ -375,13 +367,12 @@ def heatmap(found: Inspection) -> bytes | None:
     axes.set_xlabel("client", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     title = f"{found.name}, {found.experiment.partition}: training samples, white where there are none"
-    if found.clients > DRAWN:
-        title += f"\n{DRAWN} of {found.clients:,} clients, from the fewest classes to the most"
+    if found.clients > DRAWN_CLIENTS:
+        title += f"\n{DRAWN_CLIENTS} of {found.clients:,} clients, from the fewest classes to the most"
     title = "\n".join(textwrap.fill(line, int(width * 13)) for line in title.splitlines())
     figure.suptitle(title, x=0.01, ha="left", fontsize=9, parse_math=False)
     bar = figure.colorbar(image, ax=axes, pad=0.02, label="samples")
-    steps = (1,) if most >= 1000 else (1, 3) if most >= 30 else (1, 2, 5)
-    marks = [s * 10**e for e in range(len(str(most))) for s in steps if s * 10**e <= most]
+    marks = whole_ticks(most)
     bar.set_ticks(marks, labels=[f"{n:,}" for n in marks], fontsize=8)
     bar.minorticks_off()
     out = io.BytesIO()

@@ -116,6 +116,11 @@ def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tens
     return mean.float(), torch.where(std > 1e-6 * (1 + mean.abs()), std, 1.0).float()
 
 
+def printable(name: str) -> str:
+    """A data set's, class's or client's name without control characters, which a folder's may have."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
 def make_dataset(
     name: str,
     x_train: np.ndarray,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedgela.data import Federation
+from fedgela.data.dataset import printable
 from fedgela.report.colours import Style
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
@@ -43,8 +44,7 @@ class Context:
 
     def class_names(self, C: int) -> list[str]:
         names = self.federation.data.class_names if self.federation is not None else ()
-        shown = [name if name.isprintable() else ascii(name)[1:-1] for name in names]
-        return shown or [str(c) for c in range(C)]
+        return [printable(name) for name in names] or [str(c) for c in range(C)]
 
 
 def file_name(label: str) -> str:

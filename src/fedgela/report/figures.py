@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedgela.class_maps import whole_ticks
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import CLASSES, Style, class_colours
 from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs, line_style, plain_axes
@@ -257,7 +258,9 @@ def matrix(
             bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
             bar.set_label(colour_label, color=INK)
             if log:
-                _whole_ticks(bar, high)
+                marks = whole_ticks(int(high))
+                bar.set_ticks(marks, labels=[f"{n:,}" for n in marks])
+                bar.minorticks_off()
 
     return Picture(name, title, text, draw, height=height, wide=wide, data=data)
 
@@ -278,13 +281,6 @@ def _make_room_below(axes: "Axes") -> None:
     figure: Any = axes.figure
     longest = max(label.get_window_extent().height for label in axes.get_xticklabels())
     figure.set_figheight(figure.get_figheight() + longest / figure.dpi)
-
-
-def _whole_ticks(bar: Any, most: float) -> None:
-    steps = (1,) if most >= 1000 else (1, 3) if most >= 30 else (1, 2, 5)
-    marks = [s * 10**e for e in range(len(str(int(most)))) for s in steps if s * 10**e <= most]
-    bar.set_ticks(marks, labels=[f"{n:,}" for n in marks])
-    bar.minorticks_off()
 
 
 def feature_plane(

@@ -2,12 +2,11 @@
 
 import numpy as np
 
+from fedgela.class_maps import DRAWN_CLIENTS, drawn_clients
 from fedgela.report.context import Context, Section
 from fedgela.report.figures import matrix
 from fedgela.report.markup import Table, paragraph
 from fedgela.report.sites import Sites, joined
-
-DRAWN_CLIENTS = 100
 
 
 def who_holds_what(c: Context) -> Section:
@@ -17,10 +16,7 @@ def who_holds_what(c: Context) -> Section:
         return Section("Who holds what")
     counts = c.federation.train_counts.numpy()
     N, C = counts.shape
-    chosen = np.arange(N)
-    if N > DRAWN_CLIENTS:
-        order = np.lexsort((counts.sum(axis=1), (counts > 0).sum(axis=1)))
-        chosen = order[np.linspace(0, N - 1, DRAWN_CLIENTS).round().astype(int)]
+    chosen = drawn_clients(counts)
     shown = counts[chosen].T.astype(float)
     missing = float((counts == 0).mean())
     names = c.class_names(C)
