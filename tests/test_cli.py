@@ -228,8 +228,11 @@ def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) 
     assert lines[2] == "measuring the final models"
     result = json.loads(Path("out/result.json").read_text())
     assert lines[3].startswith(f"GA  best {result['GA']['best']:.2f} (round ")
-    assert lines[4].startswith(f"PA  best {result['PA']['best']:.2f} (round ")
-    assert lines[5:] == ["written to out"]
+    # the mean over classes too, where it is another one
+    assert lines[4].startswith(f"GA_balanced  best {result['GA_balanced']['best']:.2f} (round ")
+    assert lines[5].startswith(f"PA  best {result['PA']['best']:.2f} (round ")
+    assert lines[6].startswith(f"PA_balanced  best {result['PA_balanced']['best']:.2f} (round ")
+    assert lines[7:] == ["written to out"]
     assert "\x1b" not in out  # no terminal, no colours
 
 
@@ -265,7 +268,7 @@ def test_resume_of_a_finished_run_prints_its_result(command: Cli, config: Path) 
     _, first, _ = command("run", config, "--out", "out", "--rounds", "1")
     code, again, _ = command("resume", "out")
     assert code == 0
-    assert again.splitlines() == ["note: this run is finished", *first.splitlines()[-3:]]
+    assert again.splitlines() == ["note: this run is finished", *first.splitlines()[-5:]]
 
 
 def test_a_comparison_prints_its_table(command: Cli, config: Path) -> None:

@@ -25,7 +25,7 @@ from fedgela.data.dataset import make_dataset
 from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf
 from fedgela.inspection import Inspection, adaptation_cost, find_duplicates, inspect_federation
-from helpers import tiny_npz
+from helpers import federation_of, tiny_dataset, tiny_npz
 
 
 def federation(
@@ -154,7 +154,7 @@ def test_natural_clients_have_their_names_and_others_none() -> None:
     assert re.search(r"^1 Bergen +4 +2 ", report.to_text(natural), re.MULTILINE)
     numbered = dataclasses.replace(fed, data=dataclasses.replace(data, client_names=()))
     natural = inspect_federation(parse_experiment({"partition": "natural"}), numbered)
-    assert [report.label(natural, k) for k in range(2)] == ["0", "1 id 2"]
+    assert [report.label(natural, k) for k in range(2)] == ["0 id 0", "1 id 2"]
     assert inspect_federation(parse_experiment({"partition": "iid"}), fed).client_names == []
 
 
@@ -394,3 +394,13 @@ def test_mistakes_end_in_two_lines_at_most_and_write_nothing(command: Cli, tmp_p
         assert re.search(complaint, err) and len(err.splitlines()) <= 2, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "tiny.npz"]
     assert a_file.read_text() == "mine"
+
+
+def test_a_label_far_beyond_the_others_is_asked_about() -> None:
+    data = tiny_dataset()
+    y = data.y_train.clone()
+    y[0] = 9
+    data = dataclasses.replace(data, y_train=y, classes=10)
+    found = inspect_federation(parse_experiment({}), federation_of(data, [0, 1] * 30, [0, 1] * 15))
+    told = "5 of 10 classes have no sample at all (4, 5, 6, 7, 8): is the highest label, 9, a mistake?"
+    assert told in found.advice.warnings

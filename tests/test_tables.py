@@ -161,8 +161,9 @@ def test_in_markdown_the_mark_is_explained_apart_from_the_table_and_the_errors()
     lost = row("fedgela", (50, 40), why="out of memory")
     lost.results[0]["diverged_round"] = 1
     below = Comparison([lost]).to_markdown().split("\n\n")[1:]
-    assert below == [
-        "†: the training loss became infinite or NaN",
+    assert below[0].endswith("; †: the training loss became infinite or NaN")
+    assert "chosen on the data it is measured on" in below[0]
+    assert below[1:] == [
         "- fedgela: seed 7 failed: out of memory\n",
     ]
 
@@ -219,3 +220,11 @@ def test_saved_files_are_what_the_table_says(comparison: Comparison, tmp_path: P
     ]  # fmt: skip
     assert json.loads((tmp_path / "table.json").read_text()) == comparison.to_json()
     assert (tmp_path / "table.md").read_text() == comparison.to_markdown()
+
+
+def test_what_a_row_is_called_does_not_decide_what_it_is() -> None:
+    base, bound, other = row("base", (50, 40)), row("upper", (99, 98)), row("fedgela", (60, 50))
+    base.results[0]["algorithm"], bound.results[0]["algorithm"] = "fedavg", "centralised"
+    comparison = Comparison([base, bound, other])
+    assert comparison.to_json()[2]["difference_to_fedavg"]["GA"]["last"]["mean"] is not None
+    assert "**" not in comparison.to_markdown().splitlines()[3]  # a bound is not ranked

@@ -209,7 +209,9 @@ def _client_names(experiment: Experiment, federation: Federation) -> list[str]:
     known, first = np.unique(owner, return_index=True)
     ids = dict(zip(known.tolist(), data.client_train[first].tolist(), strict=True))
     if not data.client_names:
-        return [f"id {ids[k]}" if ids.get(k, k) != k else "" for k in range(federation.clients)]
+        if all(id == k for k, id in ids.items()):
+            return []
+        return [f"id {ids[k]}" if k in ids else "" for k in range(federation.clients)]
     return [printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
 
 
@@ -309,7 +311,8 @@ def advise(found: Inspection) -> Advice:
     """Rules of thumb; docs/inspect.md states them, and docs/fedgela.md the figures they rest on."""
     missing, ratio = found.disjoint_cells, found.median_imbalance
     digits = 1 if ratio < 10 else 0
-    cells = f"{missing:.0%} of (client, class) cells are missing"
+    share = "under 1%" if 0 < missing < 0.01 else f"{missing:.0%}"
+    cells = f"{share} of (client, class) cells are missing"
     balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
     settings: dict[str, str | float] = {
         "phi": "power:1" if ratio <= BALANCED else "power:0.5",
@@ -348,7 +351,14 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
         count = int((found.test_samples == 0).sum())
         lines.append(f"{_clients(count)} no test samples and will be left out of PA")
     if found.only_in_test:
-        lines.append(f"classes that only the test set has cannot be learned: {_named(found.only_in_test)}")
+        names = _named(found, found.only_in_test)
+        lines.append(f"classes that only the test set has cannot be learned: {names}")
+    if found.nowhere:
+        names = _named(found, found.nowhere)
+        lines.append(
+            f"{len(found.nowhere)} of {found.classes} classes have no sample at all ({names}): is the "
+            f"highest label, {found.classes - 1}, a mistake?"
+        )
     if found.round_misses_class >= RARE:
         lines.append(
             f"with {e.sample} of {found.clients:,} clients a round, a class has no client in "
@@ -371,6 +381,6 @@ def _clients(count: int) -> str:
     return f"{count} client has" if count == 1 else f"{count:,} clients have"
 
 
-def _named(classes: list[int]) -> str:
-    shown = ", ".join(map(str, classes[:EXAMPLES]))
+def _named(found: Inspection, classes: list[int]) -> str:
+    shown = ", ".join(found.class_names[c] for c in classes[:EXAMPLES])
     return shown + (f" and {len(classes) - EXAMPLES} more" if len(classes) > EXAMPLES else "")

@@ -358,7 +358,7 @@ def heatmap(found: Inspection) -> bytes | None:
     rows = np.arange(0, C, max(1, math.ceil(0.14 / cell_h)))
     labels = [label(found, k) if N <= LISTED else str(k) for k in chosen[columns].tolist()]
     axes.set_xticks(columns, labels, fontsize=8)
-    if max(map(len, labels)) > 3:
+    if max(map(len, labels)) > 3 or (len(labels) > 20 and max(map(len, labels)) > 1):
         axes.tick_params(axis="x", labelrotation=90)
     names = [name if len(name) <= 24 else name[:23] + "…" for name in found.class_names]
     axes.set_yticks(rows, [names[i] for i in rows], fontsize=8)

@@ -295,7 +295,7 @@ def summarise(
         "GA_of": algorithm.GA_of,
         "PA_of": algorithm.PA_of,
     }
-    for name in ("GA", "PA", "GA_locals", "local_accuracy"):
+    for name in ("GA", "GA_balanced", "PA", "PA_balanced", "GA_locals", "local_accuracy"):
         summary = best_and_last(records, name)
         if summary is not None:
             result[name] = summary
@@ -303,12 +303,13 @@ def summarise(
         # fine-tuned from the global model of the best GA, and from the last
         name = "PA" if algorithm.PA_of == "finetuned" else "PA_finetuned"
         best, last = finetuned["best"], finetuned["last"]
-        result[name] = {
-            "best": best[name],
-            "best_round": best["round"],
-            "last": last[name],
-            "last_round": last["round"],
-        }
+        for key in (name, f"{name}_balanced"):
+            result[key] = {
+                "best": best[key],
+                "best_round": best["round"],
+                "last": last[key],
+                "last_round": last["round"],
+            }
         result["finetuned"] = finetuned
     if not algorithm.pooled:
         totals = server.federation.test_counts

@@ -38,15 +38,20 @@ class Row(OverSeeds):
     def label(self) -> str:
         return f"{self.method} †" if self.diverged() else self.method
 
+    @property
+    def algorithm(self) -> str:
+        """The method by its own name, which the row may be called otherwise than."""
+        return str(next(iter(self.results.values()), {}).get("algorithm", self.method))
+
     def values(self, metric: str, when: str) -> dict[int, float]:
-        return {seed: result[metric][when] for seed, result in self.results.items()}
+        return {seed: result[metric][when] for seed, result in self.results.items() if metric in result}
 
 
 def summary_of_seeds(results: Mapping[int, Record]) -> Record:
     """The result of one experiment over several seeds."""
     row = Row("", dict(results))
     summary: Record = {"seeds": sorted(results), "unit": "percent"}
-    for metric in ("GA", "PA", "PA_finetuned", "GA_locals", "local_accuracy"):
+    for metric in ("GA", "GA_balanced", "PA", "PA_balanced", "PA_finetuned", "GA_locals", "local_accuracy"):
         if all(metric in result for result in results.values()):
             summary[metric] = {when: row.summary(metric, when) for when in WHEN}
     return summary | {"runs": [results[seed] for seed in sorted(results)]}
@@ -57,15 +62,15 @@ class Comparison:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
-        self.baseline = next((row for row in rows if row.method == BASELINE), None)
-        ranked = {row.method: row for row in rows if row.method not in BOUNDS}
+        self.baseline = next((row for row in rows if row.algorithm == BASELINE), None)
+        ranked = {row.method: row for row in rows if row.algorithm not in BOUNDS}
         self.ranks = {column: ranks(ranked, *column) for column in COLUMNS}
 
     def to_json(self) -> list[dict[str, Any]]:
         listed = []
         for row in self.rows:
             entry: dict[str, Any] = {"algorithm": row.method, "seeds": sorted(row.results)}
-            for metric in METRICS:
+            for metric in (*METRICS, "PA_balanced", "GA_balanced"):
                 entry[metric] = {when: row.summary(metric, when) for when in WHEN}
             if self.baseline is not None and row is not self.baseline:
                 entry["difference_to_fedavg"] = {
@@ -113,7 +118,7 @@ class Comparison:
             if self._shows_difference():
                 cells += [self._difference(row, metric) for metric in METRICS]
             lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", DIVERGED] if self._shows_diverged() else []
+        lines += ["", f"Bold: best, underlined: second best; {self.legend()}"]
         errors = [f"- {row.method}: {text}" for row in self.rows for text in _errors(row)]
         return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
 

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from fedgela.report.colours import styles
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
 from fedgela.report.entries import Curve
-from fedgela.report.figures import curves, matrix
+from fedgela.report.figures import client_dots, curves, matrix
 
 SKIN = ["melanoma", "melanocytic nevus", "basal carcinoma", "keratosis"]
 LETTER = 7 / 72  # inches: the height of a name
@@ -59,3 +59,26 @@ def test_an_axis_of_rounds_has_whole_rounds_only(rounds: int) -> None:
     low, high = figure.axes[0].get_xlim()
     shown = [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high]
     assert shown and all(tick == round(tick) for tick in shown)
+
+
+def test_numbers_in_names_and_ticks_are_not_rounded_away() -> None:
+    names = ["fedgela (lr 0.005)", "fedgela (lr 0.0125)"]
+    style = styles([(name, "fedgela") for name in names])
+    lines = {name: Curve([1, 2, 3], [0.0125, 0.05, 0.1 + i], [None] * 3) for i, name in enumerate(names)}
+    html = curves("d", "Drift", "", lines, style).to_html("d")
+    dots = client_dots("p", "PA", {name: [50.0, 60.0] for name in names}, style).to_html("p")
+    for name in names:
+        assert f'data-series="{name}"' in html
+        assert f'data-series="{name}"' in dots
+        assert f">{name}<" in dots
+    small = {"fedgela": Curve([1, 2], [0.025, 0.2], [None] * 2)}
+    html = curves("d", "Drift", "", small, styles([("fedgela", "fedgela")])).to_html("d")
+    assert ">0.025<" in html and ">0.175<" in html
+
+
+def test_losses_that_hardly_fall_have_an_even_scale() -> None:
+    style = styles([("fedavg", "fedavg")])
+    for last, scale in ((1.7, "linear"), (0.01, "log")):
+        curve = {"fedavg": Curve([1, 2], [2.0, last], [None] * 2)}
+        figure = curves("l", "loss", "", curve, style, log=True).figure(PAGE_WIDTH)
+        assert figure.axes[0].get_yscale() == scale

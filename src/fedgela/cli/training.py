@@ -154,10 +154,19 @@ def burden(
         write_json(out, [vars(b) for b in burdens])
 
 
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def value(held: Any) -> float:
+        return float(held["mean"] if isinstance(held, dict) else held)
+
+    return all(abs(value(one[when]) - value(other[when])) < 1 for when in ("best", "last"))
+
+
 def _print_result(result: dict[str, Any], out: Path) -> None:
     several = "seeds" in result
-    for name in ("GA", "PA", "PA_finetuned", "GA_locals"):
-        if name not in result:
+    for name in ("GA", "GA_balanced", "PA", "PA_balanced", "PA_finetuned", "GA_locals"):
+        # the mean over classes is told where it is another story than the mean over samples
+        plain = name.removesuffix("_balanced")
+        if name not in result or (name != plain and _alike(result[name], result[plain])):
             continue
         r = result[name]
         if several:

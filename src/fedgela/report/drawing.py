@@ -179,6 +179,15 @@ def _view_box(svg: str) -> str:
     return found.group(1)
 
 
+# where a picture's places stand; names of methods and ticks' labels are words, though they may hold numbers
+_GEOMETRY = re.compile(r'\s(?:d|points|transform|x|y|x1|x2|y1|y2|r|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"\d+\.\d{3,}")
+
+
+def _shorter(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
 def _page_svg(svg: str, place: str) -> str:
     """Without what only a file needs, with ids that are this picture's own, and the page's colours."""
     box = _view_box(svg)
@@ -197,7 +206,7 @@ def _page_svg(svg: str, place: str) -> str:
     svg = re.sub(r"(font: (?:\S+ )*?[\d.]+px) [^;\"]*", r"\1 inherit", svg)
     svg = re.sub(r"font: ((?:\S+ )*?)([\d.]+)px inherit", r"font-size: \2px", svg)
     svg = re.sub(r"font-family: [^;\"]*;?", "", svg)
-    svg = re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), svg)
+    svg = _GEOMETRY.sub(lambda m: _DECIMALS.sub(_shorter, m[0]), svg)
     svg = re.sub(r"/>\n\s*", "/>", svg)
     return re.sub(r"\n\s+", "\n", svg)
 

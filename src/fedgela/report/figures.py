@@ -43,7 +43,9 @@ def curves(
     beside lines, `target` a level to reach and its name."""
     points = points or {}
     veil = 0.16 if len(series) <= 6 else 0.07  # many bands must not bury the lines
-    logarithmic = log and all(v > 0 for curve in series.values() for v in curve.mean)
+    values = [v for curve in series.values() for v in curve.mean]
+    # a few powers of two are read better on an even scale
+    logarithmic = log and min(values, default=0) > 0 and max(values) > 5 * min(values)
 
     def draw(axes: "Axes") -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -174,7 +176,7 @@ def client_dots(
             belongs(dots, label)
             (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=style.colour, linewidth=2)
             belongs(bar, label)
-        axes.set_yticks(range(len(values)), list(values))
+        axes.set_yticks(range(len(values)), [_shortened(label) for label in values])
         axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
         low, high = axes.get_xlim()
         if high > 100:  # percent
@@ -188,6 +190,11 @@ def client_dots(
     worst = "; ".join(f"{label} from {min(h):.1f} to {max(h):.1f}" for label, h in values.items())
     text = f"A dot for each client's accuracy, a row for each method, a bar at the mean: {worst}."
     return Picture(name, title, text, draw, height=0.2 + 0.065 * max(len(values), 2), data=table)
+
+
+def _shortened(label: str) -> str:
+    """Of a long name the beginning and the end, where names of one method differ."""
+    return label if len(label) <= 30 else f"{label[:16]}…{label[-13:]}"
 
 
 def _beside(values: Sequence[float]) -> Floats:

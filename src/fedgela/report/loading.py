@@ -115,6 +115,11 @@ def _read(path: Path, note: Note) -> Run:
     if path.name == f"seed-{experiment.seed}" and (path.parent.parent / TABLE).exists():
         name = path.parent.name
     records = read_records(path / METRICS, note)
+    rounds = [record["round"] for record in records]
+    if len(set(rounds)) < len(rounds):
+        note(f"{path / METRICS}: holds a round twice")
+    elif result is not None and len(rounds) < experiment.rounds:
+        note(f"{path / METRICS}: holds {len(rounds)} of the run's {experiment.rounds} rounds")
     return Run(path, name, experiment, records, result, read_sites(path, note))
 
 

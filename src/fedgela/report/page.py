@@ -63,7 +63,8 @@ pre { background: var(--card); padding: .8rem 1rem; border-radius: 4px; overflow
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media (min-width: 50rem) { .legend { position: sticky; top: 0; z-index: 2; } }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; }
-  figure.wide svg { min-width: 40rem; } th, td { padding: .25rem .5rem; } }
+  figure.wide svg { min-width: 40rem; } th, td { padding: .25rem .5rem; }
+  th:first-child { white-space: normal; max-width: 9rem; overflow-wrap: anywhere; } }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --page: #fff; --card: #fff; PRINTED }
   html { font-size: 10px; } body { max-width: none; padding: 0; font-size: 1rem; }
   .legend { position: static; }

@@ -79,6 +79,9 @@ def results(c: Context) -> Section:
         if when == "best" and metric in cited:
             head.append(f"paper's {metric}")
     head += [f"Δ {metric} last" for metric in ("PA", "GA")] if base else []
+    entries = setting.entries
+    balanced = [metric for metric in ("PA", "GA") if any(_differs(entry, metric) for entry in entries)]
+    head += [f"{metric} balanced, last" for metric in balanced]
     ranks = {column: setting.ranks(*column) for column in COLUMNS}
     rows: list[list[Cell]] = []
     for entry in setting.entries:
@@ -92,8 +95,15 @@ def results(c: Context) -> Section:
                 row.append((found[0].text, "paper") if found else "")
         if base is not None:
             row += ["" if entry is base else _difference(entry, base, metric) for metric in ("PA", "GA")]
+        row += [mean_std(entry.summary(f"{metric}_balanced", "last")) for metric in balanced]
         rows.append(row)
     return Section("Results", [Table(head, rows, _legend(c, paper, base), sortable=True)])
+
+
+def _differs(entry: Entry, metric: str) -> bool:
+    """Whether the mean over classes is another story than the one over samples."""
+    plain, balanced = (entry.values(name, "last") for name in (metric, f"{metric}_balanced"))
+    return any(abs(balanced[seed] - plain[seed]) >= 1 for seed in plain.keys() & balanced.keys())
 
 
 def _difference(entry: Entry, base: Entry, metric: str) -> str:
@@ -119,6 +129,8 @@ def _legend(
     text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on "
     text += setting.sites.GA_on if setting.sites else "all"
     text += f"; Δ: difference to {base.label}, paired by seed" if base else ""
+    if any(_differs(entry, metric) for entry in setting.entries for metric in ("PA", "GA")):
+        text += "; balanced: the mean over classes instead of samples"
     tables = sorted({found[1] for found in paper.values() if found})
     text += f"; the paper's: {', '.join(tables)}" if tables else ""
     rounds = {entry.experiment.rounds for entry in setting.entries}
