@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update, average
+from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update, average, travelling
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -221,13 +221,11 @@ class Server:
             z = self.engine.features(outcome.model, samples)
             return z, self.trainees.data.y_train[samples.to(z.device)]
 
-        travelling = {
-            name: value
-            for name, value in outcome.model.items()
-            if algorithm.travels(name) and name not in self.own_norm and value.is_floating_point()
-        }
         extra = algorithm.sends(self.trainees.train_counts[k], features)
-        return Update(k, len(samples), travelling, extra)
+        return Update(k, len(samples), self.travelling(outcome.model), extra)
+
+    def travelling(self, model: State) -> State:
+        return travelling(self.algorithm, model, self.own_norm)
 
     def _scored(
         self, progress: Progress, visits: Sequence[Visit], outcomes: Sequence[tuple[Job, Outcome]]

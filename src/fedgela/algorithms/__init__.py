@@ -2,7 +2,7 @@
 user's own, outside of the package, is named by its import path."""
 
 from fedgela.algorithms.bounds import Centralised, Local
-from fedgela.algorithms.fedavg import FedAvg, Moment, Phase, ServerState, Update, average
+from fedgela.algorithms.fedavg import FedAvg, Moment, Phase, ServerState, Update, average, travelling
 from fedgela.algorithms.fedbabu import FedBABU
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.algorithms.fedgen import FedGen
@@ -27,6 +27,7 @@ __all__ = [
     "average",
     "find_algorithm",
     "name_of",
+    "travelling",
 ]
 
 _METHODS: tuple[type[FedAvg], ...] = (

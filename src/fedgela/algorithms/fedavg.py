@@ -5,7 +5,7 @@ Each sampled client minimises the mean cross-entropy over its samples, starting 
 the server averages: w <- sum_k p_k w_k with p_k = n_k / sum_j n_j.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -165,6 +165,16 @@ class FedAvg:
     def classifier(self, model: State, client: State) -> Tensor:
         """The classifier vectors of a model's state, [C, d], whose angles are measured."""
         return model["head.weight"]
+
+
+def travelling(algorithm: FedAvg, model: State, stays: Collection[str] = ()) -> State:
+    """The entries of a model that go between the server and its clients: floats, but for what the method
+    keeps back, and what is a client's own whatever the method (`stays`, such as local BatchNorm)."""
+    return {
+        name: value
+        for name, value in model.items()
+        if algorithm.travels(name) and name not in stays and value.is_floating_point()
+    }
 
 
 def average(updates: Sequence[Update]) -> State:

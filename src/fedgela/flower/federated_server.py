@@ -20,7 +20,7 @@ from fedgela.flower.exchange import Exchange
 from fedgela.flower.outgoing import declared
 from fedgela.flower.privacy import CentralPrivacy
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
-from fedgela.flower.wire import About, Groups, decode, encode, travelling, visit_of
+from fedgela.flower.wire import About, Groups, decode, encode, visit_of
 from fedgela.models import State
 from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
@@ -152,7 +152,7 @@ class FederatedServer(Server):
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
         server = progress.server
-        groups = {"model": travelling(self, server.model), "extra": server.extra}
+        groups = {"model": self.travelling(server.model), "extra": server.extra}
         asked = self._ask("train", groups, clients, progress, wire=self.terms.wire)
         visits = []
         for site, (answer, about) in asked.items():
@@ -271,7 +271,7 @@ class FederatedServer(Server):
 
     def _sites_mean(self, progress: Progress) -> Record:
         sites = [k for k in self.exchange.online() if int(self.federation.test_counts[k]) > 0]
-        groups = {"model": travelling(self, progress.server.model)}
+        groups = {"model": self.travelling(progress.server.model)}
         right = tested = 0
         for site, (answer, _) in self._ask("score", groups, sites, progress).items():
             right += int(answer["measures"]["right"])
@@ -305,7 +305,7 @@ class FederatedServer(Server):
         progress = self._at_the_end
         at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
         sites = [site for site in clients if site in online]
-        answers = self._ask("finetune", {"model": travelling(self, model)}, sites, at)
+        answers = self._ask("finetune", {"model": self.travelling(model)}, sites, at)
         for site in clients:
             if site in answers:
                 right[site] = answers[site][0]["measures"]["right"]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import FedAvg
-from fedgela.flower.wire import About, Groups, travelling
+from fedgela.flower.wire import About, Groups
 from fedgela.models import State
 from fedgela.server import Server
 
@@ -46,7 +46,7 @@ def declared(server: Server) -> Shapes:
             return torch.zeros(1, d), torch.zeros(1, dtype=torch.int64)
 
         extra = algorithm.sends(torch.zeros(C, dtype=torch.int64), features)
-    return {"model": _shapes(travelling(server, net)), "extra": _shapes(extra)}
+    return {"model": _shapes(server.travelling(net)), "extra": _shapes(extra)}
 
 
 def check(task: str, groups: Groups, about: About, allowed: Shapes) -> None:

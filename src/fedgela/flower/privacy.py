@@ -37,9 +37,8 @@ class CentralPrivacy:
         if algorithm.shares() is not None:
             raise UserError(f"{algorithm.title} shares more than weights, which the noise does not protect")
         parameters = {name for name, _ in server.net.named_parameters()}
-        for name, value in server.net.state_dict().items():
-            travels = algorithm.travels(name) and name not in server.own_norm and value.is_floating_point()
-            if travels and name not in parameters:
+        for name in server.travelling(server.net.state_dict()):
+            if name not in parameters:
                 raise UserError(
                     f"{name} is a statistic of the data and no parameter, which the noise does not protect: "
                     'set batchnorm = "group" or "local"'

@@ -25,7 +25,7 @@ from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
 from fedgela.flower import client as playing
 from fedgela.flower.carrier import content_of, payload_of
-from fedgela.flower.wire import About, Groups, decode, encode, groups_of, travelling, visit_of
+from fedgela.flower.wire import About, Groups, decode, encode, groups_of, visit_of
 from fedgela.models import State
 from fedgela.resolve import resolve
 from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
@@ -68,7 +68,7 @@ class SimulatedServer(Server):
 
     def _question(self, client: int, round: int, model: State, extra: State) -> bytes:
         last = self.store.get(client) if self.keeps_models else None
-        groups = {"model": travelling(self, model), "extra": extra, "last": last or {}}
+        groups = {"model": self.travelling(model), "extra": extra, "last": last or {}}
         return encode(groups, {"experiment": self.text, "client": client, "round": round})
 
     def _here(self, visit: Visit) -> Visit:

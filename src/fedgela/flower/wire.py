@@ -10,7 +10,6 @@ import torch
 from fedgela.algorithms import Update
 from fedgela.models import State
 from fedgela.rounds import Visit
-from fedgela.server import Server
 
 Wire = Literal["fp32", "bf16", "fp16"]
 Groups = dict[str, State]
@@ -53,15 +52,6 @@ def decode(content: bytes) -> tuple[Groups, About]:
             value = value.float()
         groups.setdefault(group, {})[name] = value
     return groups, about
-
-
-def travelling(server: Server, model: State) -> State:
-    """The entries of a model that go between the server and its clients."""
-    return {
-        name: value
-        for name, value in model.items()
-        if server.algorithm.travels(name) and name not in server.own_norm and value.is_floating_point()
-    }
 
 
 def groups_of(visit: Visit) -> Groups:

@@ -1,15 +1,15 @@
 """Bytes between clients and server, and rounds to reach FedAvg's best GA (the paper's Table 9)."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg
+from fedgela.algorithms import FedAvg, travelling
 from fedgela.evaluation import Record
+from fedgela.models import State
 
-State = Mapping[str, Tensor]
 N_K_BYTES = 8  # n_k, an int64 beside every update
 
 
@@ -42,11 +42,6 @@ def traffic(
     """
     if algorithm.pooled:  # no federation, no messages
         return Traffic(0, 0)
-    travelling = {
-        name: value
-        for name, value in model.items()
-        if algorithm.travels(name) and name not in stays and value.is_floating_point()
-    }
 
     def features() -> tuple[Tensor, Tensor]:  # of one sample: what is sent has the size of all samples'
         return torch.zeros(1, d), torch.zeros(1, dtype=torch.int64)
@@ -54,7 +49,7 @@ def traffic(
     statistics = {name: value.float() for name, value in algorithm.statistics(counts[None]).items()}
     sent = algorithm.sends(counts, features)
     extra = algorithm.initial_extra(d, len(counts), seed) | {k: v[0] for k, v in statistics.items()}
-    weights = state_bytes(travelling)
+    weights = state_bytes(travelling(algorithm, model, stays))
     up = weights + state_bytes(sent)
     return Traffic(
         up=up + N_K_BYTES if up else 0,
