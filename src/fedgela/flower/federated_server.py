@@ -4,7 +4,6 @@ What would tell class distributions is not known here: figures are sums over cla
 [N, C]. What sites opted in to share of their classes is kept beside, by site.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -21,6 +20,7 @@ from fedgela.flower.outgoing import declared
 from fedgela.flower.privacy import CentralPrivacy
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, decode, encode, visit_of
+from fedgela.measures import state_norm
 from fedgela.models import State
 from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
@@ -233,8 +233,8 @@ class FederatedServer(Server):
         if samples != known:
             return f"says that it has {samples} samples; when it joined, it had {known}"
         update = groups.get("model", {})
-        moved = _length({n: v.to(self.device) - model[n] for n, v in update.items()})
-        if moved > ABSURD * (1.0 + _length({n: model[n] for n in update})):
+        moved = float(state_norm({n: v.to(self.device) - model[n] for n, v in update.items()}))
+        if moved > ABSURD * (1.0 + float(state_norm({n: model[n] for n in update}))):
             return f"sent a model that is {moved:.3g} away from the global one"
         return None
 
@@ -312,8 +312,3 @@ class FederatedServer(Server):
             else:
                 counts[site] = 0
         return right
-
-
-def _length(state: Mapping[str, Tensor]) -> float:
-    squares = [float(value.double().square().sum()) for value in state.values()]
-    return math.sqrt(sum(squares))

@@ -18,6 +18,7 @@ import torch
 
 from fedgela.algorithms import Update
 from fedgela.errors import UserError
+from fedgela.measures import state_norm
 from fedgela.models import State
 from fedgela.server import Server
 
@@ -49,8 +50,7 @@ class CentralPrivacy:
         total = {name: torch.zeros_like(value) for name, value in updates[0].model.items()}
         for update in updates:
             change = {name: value - before[name] for name, value in update.model.items()}
-            length = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
-            factor = min(1.0, self.clip / max(float(length), 1e-12))
+            factor = min(1.0, self.clip / max(float(state_norm(change)), 1e-12))
             for name, value in change.items():
                 total[name] += factor * value
         # not from the run's seed, which the sites know
