@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedgela.algorithms.fedgela import FedGELA
+from fedgela.algorithms import FedGELA, mean_statistics
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
@@ -183,9 +183,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
     if not (isinstance(method, FedGELA) and own):
         method = FedGELA()
     counts = federation.train_counts
-    p = counts.sum(dim=1).double() / counts.sum()
-    shared = {name: p @ value for name, value in method.statistics(counts).items()}
-    lengths = method.client_vectors(counts, shared)["phi"]
+    lengths = method.client_vectors(counts, mean_statistics(method, counts))["phi"]
     return Inspection(
         data=federation.data,
         experiment=experiment,

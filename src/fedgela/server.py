@@ -8,7 +8,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg, Moment, Phase, ServerState, Update, average, travelling
+from fedgela.algorithms import (
+    FedAvg,
+    Moment,
+    Phase,
+    ServerState,
+    Update,
+    average,
+    mean_statistics,
+    travelling,
+)
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -96,13 +105,10 @@ class Server:
         )
 
     def _initial_extra(self) -> State:
-        """The method's own, and the mean over clients, weighted by p_k, of what it declares to share."""
+        """The method's own, and the mean of what it has the clients share."""
         C, d = self.federation.data.classes, _set(self.experiment.projection)
         own = self.algorithm.initial_extra(d, C, self.experiment.seed)
-        counts = self.trainees.train_counts
-        stacked = self.algorithm.statistics(counts)
-        p = counts.sum(dim=1).double() / counts.sum()
-        means = {name: (p @ value).float() for name, value in stacked.items()}
+        means = mean_statistics(self.algorithm, self.trainees.train_counts)
         return {name: value.to(self.device) for name, value in (own | means).items()}
 
     # -- a round -----------------------------------------------------------------------------------

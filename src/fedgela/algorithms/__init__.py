@@ -2,7 +2,16 @@
 user's own, outside of the package, is named by its import path."""
 
 from fedgela.algorithms.bounds import Centralised, Local
-from fedgela.algorithms.fedavg import FedAvg, Moment, Phase, ServerState, Update, average, travelling
+from fedgela.algorithms.fedavg import (
+    FedAvg,
+    Moment,
+    Phase,
+    ServerState,
+    Update,
+    average,
+    mean_statistics,
+    travelling,
+)
 from fedgela.algorithms.fedbabu import FedBABU
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.algorithms.fedgen import FedGen
@@ -26,6 +35,7 @@ __all__ = [
     "Update",
     "average",
     "find_algorithm",
+    "mean_statistics",
     "name_of",
     "travelling",
 ]

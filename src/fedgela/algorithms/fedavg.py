@@ -167,6 +167,13 @@ class FedAvg:
         return model["head.weight"]
 
 
+def mean_statistics(algorithm: FedAvg, counts: Tensor) -> State:
+    """The mean over clients, weighted by p_k, of what a method has them share before training, from their
+    class counts [N, C]."""
+    p = counts.sum(dim=1).double() / counts.sum()
+    return {name: (p @ value).float() for name, value in algorithm.statistics(counts).items()}
+
+
 def travelling(algorithm: FedAvg, model: State, stays: Collection[str] = ()) -> State:
     """The entries of a model that go between the server and its clients: floats, but for what the method
     keeps back, and what is a client's own whatever the method (`stays`, such as local BatchNorm)."""

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedgela.algorithms import mean_statistics
 from fedgela.algorithms.fedgela import Head
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
-from fedgela.models import Net, State
+from fedgela.models import Net
 from fedgela.report.loading import Note, Run
 from fedgela.report.sites import Sites, federation_at_the_server
 from fedgela.trained import empty_net, federation_of
@@ -125,7 +126,8 @@ def ask_client(run: Run, federation: Federation, client: int) -> Answers:
     net = _loaded(run, federation, client_files(run)[client])
     samples = _part(federation.test[client], _limit(net))
     algorithm = run.experiment.algorithm
-    vectors = algorithm.client_vectors(federation.train_counts[client], _shared(run, federation))
+    counts = federation.train_counts
+    vectors = algorithm.client_vectors(counts[client], mean_statistics(algorithm, counts))
 
     def predict(x: Tensor) -> Tensor:
         # a nearest prototype needs the server's, which a folder does not keep: its head then
@@ -138,13 +140,6 @@ def ask_client(run: Run, federation: Federation, client: int) -> Answers:
     W = algorithm.classifier(net.state_dict(), vectors).detach()
     total = len(federation.test[client])
     return Answers(federation.data.y_test[samples], logits.argmax(dim=1), h, W, total)
-
-
-def _shared(run: Run, federation: Federation) -> State:
-    """What the server averages of the clients' statistics before training, as it does."""
-    counts = federation.train_counts
-    p = counts.sum(dim=1).double() / counts.sum()
-    return {name: (p @ value).float() for name, value in run.experiment.algorithm.statistics(counts).items()}
 
 
 def _limit(net: Net) -> int:
