@@ -24,7 +24,8 @@ from fedgela.data import Federation
 from fedgela.data.dataset import make_dataset
 from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf
-from fedgela.inspection import Inspection, adaptation_cost, find_duplicates, inspect_federation
+from fedgela.inspection import Inspection, find_duplicates, inspect_federation
+from fedgela.measures import adaptation_cost
 from helpers import federation_of, tiny_dataset, tiny_npz
 
 
@@ -75,7 +76,7 @@ def test_the_cost_is_the_frobenius_norm_of_the_matrices_difference(
     W = E_W**0.5 * simplex_etf(C + 2, C, seed=3, dtype=torch.float64)  # [d, C]
     adapted = W * lengths.double()  # column c of Phi_k W is Phi_kc W_c
     expected = torch.linalg.matrix_norm(adapted - W)
-    torch.testing.assert_close(adaptation_cost(lengths, E_W), expected, rtol=1e-9, atol=1e-9 * E_W)
+    torch.testing.assert_close(adaptation_cost(lengths, E_W**0.5), expected, rtol=1e-9, atol=1e-9 * E_W)
 
 
 def test_the_cost_is_of_the_experiments_own_phi_and_E_W() -> None:

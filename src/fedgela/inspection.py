@@ -16,6 +16,7 @@ from fedgela.algorithms import FedGELA, mean_statistics
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
+from fedgela.measures import adaptation_cost
 from fedgela.resolve import resolve
 
 Floats = npt.NDArray[np.float64]
@@ -183,7 +184,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
     if not (isinstance(method, FedGELA) and own):
         method = FedGELA()
     counts = federation.train_counts
-    lengths = method.client_vectors(counts, mean_statistics(method, counts))["phi"]
+    phi = method.client_vectors(counts, mean_statistics(method, counts))["phi"]
     return Inspection(
         data=federation.data,
         experiment=experiment,
@@ -193,7 +194,8 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
         only_in_test=federation.only_in_test,
         method=method,
         own_method=own,
-        cost=adaptation_cost(lengths, method.E_W or 0.0).numpy(),
+        # every classifier vector of the ETF has length sqrt(E_W)
+        cost=math.sqrt(method.E_W or 0.0) * adaptation_cost(phi).numpy(),
         duplicates=find_duplicates(federation),
     )
 
@@ -211,15 +213,6 @@ def _client_names(experiment: Experiment, federation: Federation) -> list[str]:
             return []
         return [f"id {ids[k]}" if k in ids else "" for k in range(federation.clients)]
     return [printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
-
-
-def adaptation_cost(phi: Tensor, E_W: float) -> Tensor:
-    """||Phi_k W - W|| (Frobenius), [...], of lengths Phi_k [..., C].
-
-    Every column of W has length sqrt(E_W), so that it is sqrt(E_W sum_c (Phi_kc - 1)^2), whatever the ETF.
-    """
-    norm: Tensor = torch.linalg.vector_norm(phi.double() - 1, dim=-1)
-    return math.sqrt(E_W) * norm
 
 
 def _sum(cells: Ints | Mask) -> Ints:

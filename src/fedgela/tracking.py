@@ -87,7 +87,7 @@ class Tracker:
             found["drift"] = drift([local], started_from, self._travels)
             if "phi" in vectors:
                 W = self.algorithm.classifier(started_from, {})
-                found["adaptation_cost"] = adaptation_cost(W, vectors["phi"])
+                found["adaptation_cost"] = adaptation_cost(vectors["phi"], W.double().norm(dim=1))
         if "collapse" in self.track:
             W = self.algorithm.classifier(local, vectors)
             numbers |= neural_collapse(h, y, W, members=present).record("clients")

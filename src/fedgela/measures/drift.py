@@ -36,8 +36,8 @@ def drift(
     return moved.mean() / state_norm(chosen).cpu()
 
 
-def adaptation_cost(W: Tensor, phi: Tensor) -> Tensor:
-    """||Phi_k W - W|| (Frobenius), [...], of a classifier W [C, d] and lengths Phi_k [..., C]."""
-    lengths = W.double().norm(dim=1)
+def adaptation_cost(phi: Tensor, lengths: Tensor | float = 1.0) -> Tensor:
+    """||Phi_k W - W|| (Frobenius), [...], of Phi_k [..., C] and the lengths |W_c| of the classifier's
+    vectors, [C] or one for all: it depends on W by nothing else."""
     cost: Tensor = torch.linalg.vector_norm((phi.double() - 1) * lengths, dim=-1)
     return cost
