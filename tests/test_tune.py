@@ -19,7 +19,7 @@ from fedgela.evaluation import Record
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run_or_resume
-from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, tune
+from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, left_out, tune
 from helpers import tiny, tiny_table
 
 
@@ -55,6 +55,18 @@ def test_no_trial_of_fedrep_is_its_default_by_other_words() -> None:
         algorithm = dataclasses.replace(experiment.algorithm, **settings)
         seen.add((algorithm.phases(experiment.epochs), lr))
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_grid_is_gone_through_before_other_learning_rates(name: str) -> None:
+    experiment = Experiment.model_validate({"algorithm": name, "epochs": 10})
+    assert left_out(experiment, 8) == 0
+    rates = [point["lr"] for point in candidates(experiment, len(LR_FACTORS))]
+    own = rates.count(experiment.lr)
+    assert rates[:own] == [experiment.lr] * own
+    assert left_out(experiment, own) == 0
+    if own > 1:
+        assert left_out(experiment, own - 1) == 1
 
 
 def test_the_test_set_is_never_looked_at(npz: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ validation data taken from the clients' training samples. The test sets are neve
     OUT/tuned.toml                a config for `fedgela compare`, with the chosen values
 """
 
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -45,23 +46,43 @@ class Trial:
 
 
 def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
-    """So many settings to try: first the experiment's own, then the method's grid by learning rate, along
-    the diagonals, so that neither waits for the other to be exhausted."""
+    """So many settings to try: first the experiment's own, then the method's grid, then that at other
+    learning rates, from the first point and the nearest rate on."""
+    own = _grid(experiment)
+    first = {key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}
+    settings = {_told_apart(experiment, first): first}
+    order = sorted(
+        itertools.product(range(len(own)), range(len(LR_FACTORS))),
+        key=lambda ij: (ij[1] > 0, sum(ij), ij[1]),
+    )
+    for i, j in order:
+        point = {**own[i], "lr": float(f"{experiment.lr * LR_FACTORS[j]:.6g}")}
+        settings.setdefault(_told_apart(experiment, point), point)
+    return list(settings.values())[:trials]
+
+
+def _told_apart(experiment: Experiment, point: Mapping[str, Any]) -> tuple[object, ...]:
+    """The same for points that train alike: FedRep's halves of ten epochs are five and five."""
+    own = {key: value for key, value in point.items() if key != "lr"}
+    phases = dataclasses.replace(experiment.algorithm, **own).phases(experiment.epochs)
+    return phases, *((key, value) for key, value in point.items() if not key.endswith("_epochs"))
+
+
+def _grid(experiment: Experiment) -> list[dict[str, Any]]:
+    """Every point of a method's own grid; one point without keys where it has none."""
     axes: list[list[dict[str, Any]]] = []
     for names, values in experiment.algorithm.grid.items():
         keys = names.split(",")
         points: list[Any] = [value if len(keys) > 1 else (value,) for value in values]
         axes.append([dict(zip(keys, point, strict=True)) for point in points])
-    own = [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
-    settings = [{key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}]
-    order = sorted(
-        itertools.product(range(len(own)), range(len(LR_FACTORS))), key=lambda ij: (sum(ij), ij[1])
-    )
-    for i, j in order:
-        point = {**own[i], "lr": float(f"{experiment.lr * LR_FACTORS[j]:.6g}")}
-        if point not in settings:
-            settings.append(point)
-    return settings[:trials]
+    return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
+
+
+def left_out(experiment: Experiment, trials: int) -> int:
+    """How many points of a method's own grid so many trials do not come to."""
+    tried = {_told_apart(experiment, {**p, "lr": 0.0}) for p in candidates(experiment, trials)}
+    grid = {_told_apart(experiment, {**p, "lr": 0.0}) for p in _grid(experiment)}
+    return len(grid - tried)
 
 
 def tune(

@@ -97,7 +97,7 @@ def tune(
     out: Out,
     config: Config = None,
     algorithms: Algorithms = None,
-    trials: Annotated[int, typer.Option(min=1, help="settings tried, the same for every method")] = 6,
+    trials: Annotated[int, typer.Option(min=1, help="settings tried, the same for every method")] = 8,
     validation: Annotated[
         float, typer.Option(help="share of each client's training samples to choose by")
     ] = 0.2,
@@ -115,6 +115,10 @@ def tune(
     if trials > len(tuning.LR_FACTORS):
         raise UserError(f"--trials: at most {len(tuning.LR_FACTORS)}, the learning rates FedAvg can try")
     experiments, wanted = methods_of(context)
+    short = {name: tuning.left_out(experiment, trials) for name, experiment in experiments.items()}
+    if any(short.values()):
+        told = ", ".join(f"{n} of {name}'s" for name, n in short.items() if n)
+        complain(f"note: {trials} trials leave out points of the methods' own grids: {told}")
     total = len(experiments) * len(wanted) * trials
     with make_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND

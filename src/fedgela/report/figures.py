@@ -176,7 +176,7 @@ def client_dots(
             belongs(dots, label)
             (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=style.colour, linewidth=2)
             belongs(bar, label)
-        axes.set_yticks(range(len(values)), [_shortened(label) for label in values])
+        axes.set_yticks(range(len(values)), [_shortened(label, 30) for label in values])
         axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
         low, high = axes.get_xlim()
         if high > 100:  # percent
@@ -192,9 +192,10 @@ def client_dots(
     return Picture(name, title, text, draw, height=0.2 + 0.065 * max(len(values), 2), data=table)
 
 
-def _shortened(label: str) -> str:
-    """Of a long name the beginning and the end, where names of one method differ."""
-    return label if len(label) <= 30 else f"{label[:16]}…{label[-13:]}"
+def _shortened(label: str, most: int) -> str:
+    """Of a long name the beginning and the end, by which those of one method differ."""
+    end = most // 2 - 1
+    return label if len(label) <= most else f"{label[: most - end - 1]}…{label[-end:]}"
 
 
 def _beside(values: Sequence[float]) -> Floats:
@@ -279,7 +280,7 @@ def _short(names: Sequence[str]) -> bool:
 def _ticks(setter: Any, names: Sequence[str], count: int, room: float) -> None:
     step = max(1, math.ceil(count / max(room, 1)))
     places = list(range(0, count, step))
-    setter(places, [names[i] if len(names[i]) <= 18 else names[i][:17] + "…" for i in places])
+    setter(places, [_shortened(names[i], 18) for i in places])
 
 
 def _make_room_below(axes: "Axes") -> None:
