@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from fedgela.errors import UserError
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run
 from fedgela.training import choice
-from helpers import serve, tiny
+from helpers import serve, tiny, tiny_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,15 @@ def chosen(npz: Path, **changes: Any) -> Experiment:
 
 def ways(experiment: Experiment) -> tuple[int | None, int | None, int | None]:
     return experiment.lanes, experiment.width, experiment.threads
+
+
+def test_operations_of_training_are_those_of_three_forward_passes(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    features = {x: arrays[x].reshape(len(arrays[x]), -1).astype(np.float32) for x in ("x_train", "x_test")}
+    np.savez(tmp_path / "features.npz", **(arrays | features))
+    server = serve(tiny(tmp_path / "features.npz", model="mlp", algorithm="fedavg"))
+    products = sum(p.numel() for p in server.net.parameters() if p.dim() == 2)
+    assert choice.training_operations(server.net, server.federation) == 3 * 2 * products
 
 
 def test_a_short_run_of_a_small_net_starts_no_process(npz: Path) -> None:

@@ -37,8 +37,11 @@ class Contender:
 
     @property
     def samples(self) -> int:
-        """Training samples that the steps of a round see."""
-        raise NotImplementedError
+        """Training samples that the steps of a round see: a ragged last batch is dropped, unless it is the
+        only one."""
+        B = self.experiment.batch_size
+        sizes: list[int] = self.federation.train.sizes.tolist()
+        return self.experiment.epochs * sum(n - n % B if n >= B else n for n in sizes)
 
     @property
     def precision(self) -> str:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-# before flwr and ray are imported: nothing is sent anywhere, nothing is installed
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+from fedgela.flower import QUIET
+
+os.environ.update({**QUIET, **os.environ})  # before flwr and ray are imported
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -46,10 +44,6 @@ class Flower(Contender):
 
         self.client_app = client_app
         self.turns = Turns(self._simulate)
-
-    @property
-    def samples(self) -> int:
-        return self.server.samples
 
     def round(self) -> None:
         self.turns.play()

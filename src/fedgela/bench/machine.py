@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor
 
 
 def describe() -> dict[str, Any]:
@@ -78,15 +77,6 @@ def gpu_utilisation(device: torch.device) -> float | None:
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------
-
-
-def training_flops(net: nn.Module, x: Tensor) -> float:
-    """Of one sample: the forward pass's, and twice as many for the gradients of inputs and weights."""
-    counter = FlopCounterMode(display=False)
-    net.eval()
-    with torch.no_grad(), counter:
-        net(x)
-    return 3 * counter.get_total_flops() / len(x)
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:

@@ -15,6 +15,7 @@ from fedgela.bench.stage import ContenderFailed, Facts, Stage
 from fedgela.bench.workloads import DEFAULT_ON_CPU, DEFAULT_ON_GPU, Task, check_workloads, prepare
 from fedgela.errors import UserError, did_you_mean
 from fedgela.resolve import device_of, resolve
+from fedgela.training.choice import training_operations
 
 Say = Callable[[str], None]
 Keep = Callable[[list[Row]], None]
@@ -112,7 +113,7 @@ def measure(
     resolved, federation = resolve(task.experiment)
     data = federation.data
     net = initial_net(resolved.with_(device="cpu"), federation)
-    flops = machine.training_flops(net, data.inputs(data.x_test[:8]))
+    flops = training_operations(net, federation)
     rows = {name: _empty_row(name, task, resolved.device, rounds) for name in engines}
     for row in rows.values():
         row.training_samples, row.test_samples = len(data.y_train), len(data.y_test)

@@ -19,12 +19,6 @@ class Own(Contender):
         self.server.step(self.progress)
 
     @property
-    def samples(self) -> int:
-        e = self.experiment
-        sizes: list[int] = self.federation.train.sizes.tolist()
-        return e.epochs * sum(n - n % e.batch_size if n >= e.batch_size else n for n in sizes)
-
-    @property
     def precision(self) -> str:
         return self.server.experiment.precision or super().precision
 

@@ -48,12 +48,6 @@ class Plain(Contender):
         self.global_accuracy = 0.0
         self.local_accuracies: list[float] = []
 
-    @property
-    def samples(self) -> int:
-        B = self.experiment.batch_size
-        seen = [n - n % B if n >= B else n for n in map(len, self.train_of)]
-        return self.experiment.epochs * sum(seen)
-
     def warm_up(self) -> None:
         """One epoch: there is nothing that a longer round would make ready."""
         whole = self.experiment

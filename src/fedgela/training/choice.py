@@ -89,14 +89,14 @@ def _work(experiment: Experiment, net: Net, federation: Federation) -> Work:
     clients = min(experiment.sample or 1, int((sizes > 0).sum()))
     # of a round: all samples, or the share of them that is sampled on average
     share = clients / max(1, int((sizes > 0).sum()))
-    sample = 3 * operations(net, federation)  # the backward pass costs two forward ones
+    sample = training_operations(net, federation)
     samples = float(sizes.sum()) * share * experiment.epochs * experiment.rounds
     batch = min(experiment.batch_size, int(sizes.max()))
     return Work(sample * batch, sample * samples, clients, float(sizes.max()) / max(1.0, sizes.sum() * share))
 
 
-def operations(net: Net, federation: Federation) -> float:
-    """Floating-point operations of one sample's forward pass."""
+def training_operations(net: Net, federation: Federation) -> float:
+    """Floating-point operations of training on one sample: the backward pass costs two forward ones."""
     data = federation.data
     device = next(net.parameters()).device
     was_training = net.training
@@ -105,7 +105,7 @@ def operations(net: Net, federation: Federation) -> float:
     with torch.no_grad(), counter:
         net(data.inputs(data.x_train[:1].to(device)))
     net.train(was_training)
-    return float(counter.get_total_flops())
+    return 3.0 * counter.get_total_flops()
 
 
 def _on_gpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
