@@ -1,6 +1,7 @@
-"""What a user brings along, by import path: `my_package.nets:TinyNet`."""
+"""What a user brings along, by import path: `my_package.nets:TinyNet`; and what may not be installed."""
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -13,6 +14,16 @@ def is_import_path(name: str) -> bool:
     module, colon, attribute = name.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def require_matplotlib(why: str) -> None:
+    """Complain before the work is done, not after."""
+    try:
+        found = importlib.util.find_spec("matplotlib") is not None
+    except ValueError:  # a module that is blocked
+        found = False
+    if not found:
+        raise UserError(f"{why}, which needs matplotlib: pip install 'fedgela[report]'")
 
 
 def import_path(thing: type) -> str:

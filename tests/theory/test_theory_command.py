@@ -1,12 +1,10 @@
 """`fedgela theory` from end to end, with sizes that take a moment."""
 
-import builtins
 import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -90,14 +88,7 @@ def test_mistakes_end_in_a_line_and_write_nothing(command: Cli, tmp_path: Path) 
 def test_without_matplotlib_out_says_what_to_install(
     command: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, text, error = command("--only", "lemmas", "--out", tmp_path / "out")
     assert (code, text) == (2, "") and "pip install 'fedgela[report]'" in error
     assert not (tmp_path / "out").exists()

@@ -57,13 +57,14 @@ def theory(
     """Check the paper's lemmas and theorems: what is measured beside what they predict."""
     from fedgela import theory
     from fedgela.files import check_folder
-    from fedgela.theory import figures, report
+    from fedgela.imports import require_matplotlib
+    from fedgela.theory import report
 
     if only is not None and only not in theory.PARTS:
         raise UserError(f"--only: lemmas, structure or convergence, not {only!r}")
     if out is not None:
         check_folder(out)
-        figures.require_matplotlib()
+        require_matplotlib("--out draws figures (tables are printed without it)")
     found = theory.run((only,) if only else theory.PARTS, seed)
     print(report.to_text(found), end="")
     if out is not None:
@@ -90,7 +91,8 @@ def report(
 
     if features not in ("pca", "tsne"):
         raise UserError(f"--features: pca or tsne, not {features!r}")
-    reporting.check_places(out, figures)
+    if out.is_dir():
+        raise UserError(f"--out: {out} is a folder; name an HTML file")
     check_folder(out.parent)
     if figures is not None:
         check_folder(figures, "--figures")

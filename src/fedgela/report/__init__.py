@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 
 from fedgela.data import Federation
-from fedgela.errors import UserError
 from fedgela.files import write_atomically
+from fedgela.imports import require_matplotlib
 from fedgela.report.colours import Style, styles
 from fedgela.report.context import Context, Section
-from fedgela.report.drawing import Picture, require_matplotlib
+from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
 from fedgela.report.entries import Entry, Setting, arrange
 from fedgela.report.loading import Run, find_runs
@@ -54,21 +54,9 @@ class Report:
         write_atomically(out, html)
 
 
-def check_places(out: Path, figures: Path | None) -> None:
-    """Complain before the work is done, not after."""
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a folder; name an HTML file")
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise UserError(f"--figures: {figures} is a file, not a folder")
-    for place in (out, figures):
-        for parent in place.parents if place is not None else ():
-            if parent.exists() and not parent.is_dir():
-                raise UserError(f"{parent} is a file, not a folder")
-
-
 def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
     """The report of every run in these folders."""
-    require_matplotlib()
+    require_matplotlib("a report draws pictures")
     notes: dict[str, None] = {}  # each once, in order
 
     def note(text: str) -> None:

@@ -5,7 +5,6 @@ belongs to a method carries its label, so that a legend can hide it. matplotlib 
 """
 
 import contextlib
-import importlib.util
 import io
 import re
 import warnings
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgela.errors import UserError
 from fedgela.files import write_atomically
 from fedgela.report.colours import PALETTE, Style, variables
 from fedgela.report.markup import Table, attribute, details, escape
@@ -60,16 +58,6 @@ _SETTINGS = {
     "axes.axisbelow": True,
     "text.parse_math": False,  # a class or a method may be called $5
 }
-
-
-def require_matplotlib() -> None:
-    """Complain before the work is done, not after."""
-    try:
-        found = importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # a module that is blocked
-        found = False
-    if not found:
-        raise UserError("a report draws pictures, which needs matplotlib: pip install 'fedgela[report]'")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgela.errors import UserError
 from fedgela.theory.checks import AdaptedStructure, Convergence, Lemmas, Report
 from fedgela.theory.structure import Plane, predicted_cosine
 
@@ -19,20 +18,8 @@ LIGHT = ("#cfe3f1", "#f8e6c0", "#c9e9df")  # the same for areas
 CLASSES = (BLUE, "#b97a00", GREEN)
 
 
-def require_matplotlib() -> None:
-    """Complain before the work is done, not after."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "--out draws figures, which needs matplotlib: pip install 'fedgela[report]'\n"
-            "without --out the tables are printed all the same"
-        ) from None
-
-
 def draw(report: Report) -> dict[str, bytes]:
     """Every figure of what was checked, by file name."""
-    require_matplotlib()
     figures: dict[str, Figure] = {}
     if report.lemmas is not None:
         figures["minority_collapse"] = minority_collapse(report.lemmas)
