@@ -9,6 +9,10 @@ import os
 
 from fedgela.errors import UserError
 
+# by default, of a run's terms and of the command's options
+ROUND_SECONDS = 600.0  # after which a round goes on without a site
+WAIT_SECONDS = 60.0  # for enough sites to be there
+
 # nothing is reported anywhere, and nothing is installed behind the user's back
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

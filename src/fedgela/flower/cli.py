@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedgela.errors import UserError
+from fedgela.flower import ROUND_SECONDS, WAIT_SECONDS
 
 app = typer.Typer(no_args_is_help=True, help="Train on separate machines whose data stays where it is.")
 
@@ -148,8 +149,10 @@ def run(
         str | None, typer.Option(help="the server's own data, whose test part GA is measured on")
     ] = None,
     min_sites: Annotated[int, typer.Option(min=1, help="without which no round begins")] = 1,
-    round_seconds: Annotated[float, typer.Option(help="after which a round goes on without a site")] = 600.0,
-    wait_seconds: Annotated[float, typer.Option(help="that missing sites are waited for")] = 60.0,
+    round_seconds: Annotated[
+        float, typer.Option(help="after which a round goes on without a site")
+    ] = ROUND_SECONDS,
+    wait_seconds: Annotated[float, typer.Option(help="that missing sites are waited for")] = WAIT_SECONDS,
     wire: Annotated[str, typer.Option(help="how weights travel: fp32, bf16 or fp16")] = "fp32",
     dp_noise: Annotated[
         float, typer.Option(min=0, help="differential privacy of sites: noise by clip; 0 is off")

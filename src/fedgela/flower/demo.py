@@ -43,6 +43,7 @@ def run_demo(
             listener,
             test_data=str(data / "server.npz"),
             min_sites=len(HOLDINGS),
+            wait_seconds=300.0,  # all sites only start now, on this one machine
         )
     return result, folder
 

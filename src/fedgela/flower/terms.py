@@ -10,6 +10,7 @@ import torch
 
 import fedgela
 from fedgela.files import write_json
+from fedgela.flower import ROUND_SECONDS, WAIT_SECONDS
 from fedgela.flower.wire import About, Wire
 from fedgela.inputs import InputSpec
 from fedgela.models import State
@@ -30,8 +31,8 @@ class Terms:
     run: str  # the key by which sites keep their models
     sites: tuple[str, ...]
     classes: tuple[str, ...]
-    round_seconds: float = 600.0  # after which a round goes on without a site
-    wait_seconds: float = 300.0  # for enough sites to be there
+    round_seconds: float = ROUND_SECONDS
+    wait_seconds: float = WAIT_SECONDS
     min_sites: int = 1
     wire: Wire = "fp32"
     dp_noise: float = 0.0  # 0: no differential privacy
