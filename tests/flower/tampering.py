@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from fedgela.flower.wire import About, decode, encode
-from fedgela.models import State
+from fedgela.flower.wire import About, Groups, decode, encode
+
+Way = Callable[[Groups, About], None]
 
 
 def tampered(answer: bytes, how: str) -> bytes:
@@ -15,42 +16,47 @@ def tampered(answer: bytes, how: str) -> bytes:
         return answer
     if how == "nonsense":
         return b"nonsense"
-    WAYS[how](groups["model"], about)
+    WAYS[how](groups, about)
     return encode(groups, about)
 
 
-def _filled(value: float) -> Callable[[State, About], None]:
-    def fill(model: State, about: About) -> None:
-        name = next(iter(model))
-        model[name] = torch.full_like(model[name], value)
+def weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Way:
+    """One tensor of the model changed."""
 
-    return fill
+    def way(groups: Groups, about: About) -> None:
+        name = next(iter(groups["model"]))
+        groups["model"][name] = change(groups["model"][name])
 
-
-def _reshape(model: State, about: About) -> None:
-    model[next(iter(model))] = torch.zeros(3)
+    return way
 
 
-def _remove(model: State, about: About) -> None:
-    del model[next(iter(model))]
+def tensor(group: str, name: str, value: torch.Tensor) -> Way:
+    def way(groups: Groups, about: About) -> None:
+        groups.setdefault(group, {})[name] = value
+
+    return way
 
 
-def _add(model: State, about: About) -> None:
-    model["backdoor"] = torch.zeros(1)
+def value(name: str, value: object) -> Way:
+    def way(groups: Groups, about: About) -> None:
+        about[name] = value
+
+    return way
 
 
-def _boast(model: State, about: About) -> None:
-    about["samples"] = 10**9
+def _remove(groups: Groups, about: About) -> None:
+    del groups["model"][next(iter(groups["model"]))]
 
 
-WAYS: dict[str, Callable[[State, About], None]] = {
-    "NaN": _filled(float("nan")),
-    "infinity": _filled(float("inf")),
-    "norm": _filled(1e9),
-    "shape": _reshape,
+WAYS: dict[str, Way] = {
+    "NaN": weights(lambda w: torch.full_like(w, float("nan"))),
+    "infinity": weights(lambda w: torch.full_like(w, float("inf"))),
+    "norm": weights(lambda w: torch.full_like(w, 1e9)),
+    "shape": weights(lambda w: torch.zeros(3)),
     "missing": _remove,
-    "additional": _add,
-    "samples": _boast,
+    "additional": tensor("model", "backdoor", torch.zeros(1)),
+    "samples": value("samples", 10**9),
+    "measure": tensor("measures", "note", torch.zeros(1)),
 }
 
 # what the server says of each
@@ -62,5 +68,6 @@ TOLD = {
     "missing": "did not send the tensor",
     "additional": "sent the tensor model/backdoor",
     "samples": "when it joined, it had",
+    "measure": "sent the measure note",
     "nonsense": "no readable message",
 }

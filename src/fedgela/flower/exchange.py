@@ -2,7 +2,7 @@
 again before it has."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message, MessageType
@@ -43,12 +43,15 @@ class Exchange:
         answered = {m.metadata.reply_to_message_id for m in self.grid.pull_messages(self.hanging.values())}
         self.hanging = {site: id for site, id in self.hanging.items() if id not in answered}
 
-    def wait_for(self, sites: int, seconds: float, note: Callable[[str], None]) -> list[int]:
-        """The sites online, once there are so many of them or the time is over."""
+    def wait_for(
+        self, sites: int, seconds: float, note: Callable[[str], None], besides: Collection[int] = ()
+    ) -> list[int]:
+        """The sites online, once there are so many of them, not counting those `besides`, or the time is
+        over."""
         end, told = time.monotonic() + seconds, False
-        while len(online := self.online()) < sites and time.monotonic() < end:
+        while (here := len(set(online := self.online()) - set(besides))) < sites and time.monotonic() < end:
             if not told:
-                note(f"waiting for sites: {len(online)} of {sites} are here")
+                note(f"waiting for sites: {here} of {sites} are here")
                 told = True
             time.sleep(1.0)
         return online

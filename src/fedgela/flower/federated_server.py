@@ -16,17 +16,15 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record, accuracy, mean_accuracy
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Exchange
-from fedgela.flower.outgoing import declared
+from fedgela.flower.incoming import Answer, Heard, check_scored, check_trained, hear
+from fedgela.flower.outgoing import update_like
 from fedgela.flower.privacy import CentralPrivacy
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
-from fedgela.flower.wire import About, Groups, decode, encode, visit_of
-from fedgela.measures import state_norm
+from fedgela.flower.wire import About, Groups, encode, visit_of
 from fedgela.models import State
 from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
 from fedgela.training import Plan
-
-ABSURD = 100.0  # an update that moves the model by so many times its own length
 
 
 class FederatedServer(Server):
@@ -40,12 +38,14 @@ class FederatedServer(Server):
         normalisation: State,
         has_test_set: bool,
         note: Callable[[str], None],
-        joined: Mapping[int, tuple[Groups, About]],
-        join: Callable[[Sequence[int]], Mapping[int, tuple[Groups, About]]],
+        joined: Mapping[int, Answer],
+        refused: Mapping[int, str],
+        join: Callable[[Sequence[int]], Heard],
     ) -> None:
         """`federation` has every site's number of samples, [N, 1], and the server's own test set, if any;
         `statistics` are the pooled ones of a method that declares some; `joined` are the answers of the
-        sites that are there from the beginning, `join` asks a late one in."""
+        sites that are there from the beginning, `refused` says why others may not take part, and `join` asks
+        late ones in."""
         self.statistics = statistics
         super().__init__(experiment, federation, note=note)
         self.terms, self.exchange, self.note = terms, exchange, note
@@ -54,12 +54,15 @@ class FederatedServer(Server):
         # without the sites' own BatchNorm a global model has none that was ever trained
         self.has_test_set = has_test_set and not self.own_norm
         self.text = experiment.to_toml()
-        self.declared = declared(self)
+        self.update_like = update_like(self)
         self.privacy: CentralPrivacy | None = None
         if terms.dp_noise > 0:
             self.privacy = CentralPrivacy(terms.dp_noise, terms.dp_clip, terms.dp_delta)
             self.privacy.check(self)
-        self.faults: dict[str, str] = {}  # of the round, by the site's name
+        self.refused = dict(refused)
+        # of the round, by the site's name; who was refused has been noted
+        self.faults: dict[str, str] = {terms.sites[site]: why for site, why in refused.items()}
+        self.faults_before: dict[str, str] = {}  # of the round before
         self.site_seconds: dict[str, float] = {}  # that they trained
         self.joined: dict[str, Record] = {}  # what sites said of their data, since the last round
         self.class_counts: dict[int, State] = {}  # of the sites that share them, "train" and "test" [C]
@@ -78,7 +81,8 @@ class FederatedServer(Server):
     # -- a round -----------------------------------------------------------------------------------
 
     def step(self, progress: Progress) -> Record:
-        self.faults, self.site_seconds, self.by_class = {}, {}, {}
+        self.faults_before, self.faults = self.faults, {}
+        self.site_seconds, self.by_class = {}, {}
         sent, received = self.exchange.sent, self.exchange.received
         record = super().step(progress)
         self._check_finite(progress)
@@ -108,26 +112,38 @@ class FederatedServer(Server):
                 raise UserError(f"round {progress.round}: the global model is no finite number in {name}")
 
     def able(self) -> list[int]:
-        online = self.exchange.wait_for(self.terms.min_sites, self.terms.wait_seconds, self.note)
+        online = self.exchange.wait_for(
+            self.terms.min_sites, self.terms.wait_seconds, self.note, besides=self.refused
+        )
         self._let_in(set(online) - set(super().able()))
-        with_data = set(super().able())
-        able = [site for site in online if site in with_data]
+        members = set(super().able())
+        able = [site for site in online if site in members]
         if len(able) < self.terms.min_sites:
             raise UserError(
                 f"only {len(able)} of at least {self.terms.min_sites} sites are there after "
                 f"{self.terms.wait_seconds:g} s; 'fedgela federation run --resume' goes on once they are"
             )
-        for site in sorted(with_data - set(able)):
-            self._fault(site, "hangs" if site in self.exchange.hanging else "is not connected")
+        for site, name in enumerate(self.terms.sites):
+            if name in self.faults:
+                continue
+            if site in self.exchange.hanging:
+                self._fault(site, "hangs")
+            elif site in self.refused:
+                self._fault(site, self.refused[site])
+            elif site in members and site not in able:
+                self._fault(site, "is not connected")
         return able
 
     def _let_in(self, late: set[int]) -> None:
         """Sites that were not there when the run began take part from now on; inputs stay normalised as the
-        others' are."""
-        for site, (groups, about) in self.join(sorted(late)).items() if late else ():
-            if tuple(about["shape"]) != self.federation.data.spec.shape:
-                self._fault(site, f"has samples of another shape, {about['shape']}")
-                continue
+        others' are. One that was refused is asked again: it may have been started anew."""
+        if not late:
+            return
+        heard = self.join(sorted(late))
+        self.refused = {k: why for k, why in self.refused.items() if k not in late} | heard.unsound
+        for site, fault in heard.missing.items():
+            self._fault(site, fault)
+        for site, (groups, about) in heard.sound.items():
             self.federation.train.sizes[site] = about["samples"]
             self.federation.train_counts[site] = about["samples"]
             self.federation.test_counts[site] = about["tested"]
@@ -137,32 +153,21 @@ class FederatedServer(Server):
     def _welcome(self, site: int, groups: Groups, about: About) -> None:
         """What a site says of its data goes into the record of its first round."""
         told = {"samples": about["samples"], "tested": about["tested"]}
-        shared = groups.get(sharing.GROUP, {})
-        if shared:
-            problem = sharing.problem("join", shared, self.federation.data.classes)
-            expected = {"train": about["samples"], "test": about["tested"]}
-            if problem is None and {part: int(value.sum()) for part, value in shared.items()} != expected:
-                problem = f"sent {sharing.GROUP} of another number of samples"
-            if problem is None:
-                self.class_counts[site] = shared
-                told |= {f"{part}_by_class": value.tolist() for part, value in shared.items()}
-            else:
-                self._fault(site, problem)
+        if shared := groups.get(sharing.GROUP, {}):
+            self.class_counts[site] = shared
+            told |= {f"{part}_by_class": value.tolist() for part, value in shared.items()}
         self.joined[self.terms.sites[site]] = told
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
         server = progress.server
         groups = {"model": self.travelling(server.model), "extra": server.extra}
-        asked = self._ask("train", groups, clients, progress, wire=self.terms.wire)
         visits = []
-        for site, (answer, about) in asked.items():
-            problem = self._problem(site, answer, about, server.model)
-            if problem:
-                self._fault(site, problem)
-                continue
-            if about.get("state_lost"):
+        for site, (answer, about) in self._ask(
+            "train", groups, clients, progress, wire=self.terms.wire
+        ).items():
+            if about["state_lost"]:
                 self._fault(site, "had lost its personal model, and started anew")
-            self.site_seconds[self.terms.sites[site]] = float(about.get("seconds", 0.0))
+            self.site_seconds[self.terms.sites[site]] = about["seconds"]
             self._keep_by_class(site, sharing.figures_of_visit, answer)
             visit = visit_of(answer, site, about["samples"])
             for state in (visit.update.model, visit.update.extra):
@@ -178,8 +183,8 @@ class FederatedServer(Server):
 
     def _ask(
         self, task: str, groups: Groups, sites: Sequence[int], progress: Progress, **more: object
-    ) -> dict[int, tuple[Groups, About]]:
-        """The sites' answers in the order of the sites; those that failed are named in the record."""
+    ) -> dict[int, Answer]:
+        """The sites' sound answers in the order of the sites; those that failed are named in the record."""
         questions = {}
         for site in sites:
             visited = int(progress.visited[site])
@@ -187,22 +192,23 @@ class FederatedServer(Server):
             everything = groups | {"normalisation": self.normalisation}
             questions[site] = encode(everything, about, self.terms.wire)
         replies = self.exchange.ask(task, questions, self.terms.round_seconds, progress.round)
-        for site, fault in replies.faults.items():
+        model = progress.server.model
+        heard = hear(replies, lambda site, groups, about: self._check(task, site, groups, about, model))
+        for site, fault in (heard.unsound | heard.missing).items():
             self._fault(site, fault)
-        answers: dict[int, tuple[Groups, About]] = {}
-        for site, payload in sorted(replies.payloads.items()):
-            try:
-                answer, about = decode(payload)
-            except ValueError as error:
-                self._fault(site, str(error))
-                continue
-            if "error" in about:
-                self._fault(site, str(about["error"]))
-                continue
-            if site not in self.class_counts:
-                answer.pop(sharing.GROUP, None)  # it opted in after it had joined: from the next run on
-            answers[site] = answer, about
-        return answers
+        return heard.sound
+
+    def _check(self, task: str, site: int, groups: Groups, about: About, model: State) -> None:
+        """Unsound where the answer is not one of a site that joined with what this one did."""
+        if site not in self.class_counts:
+            groups.pop(sharing.GROUP, None)  # it opted in after it had joined: from the next run on
+        by_class = self.class_counts.get(site, {}).get("test")
+        tested = int(self.federation.test_counts[site])
+        if task == "train":
+            samples = int(self.federation.train.sizes[site])
+            check_trained(groups, about, self.update_like, model, samples, tested, by_class)
+        else:
+            check_scored(task, groups, about, tested, by_class)
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         if self.privacy is not None:
@@ -210,38 +216,13 @@ class FederatedServer(Server):
             updates = [self.privacy.together(progress.server.model, updates, asked)]
         super()._aggregate(progress, updates)
 
-    def _problem(self, site: int, groups: Groups, about: About, model: State) -> str | None:
-        """Why an update cannot be used, if it cannot."""
-        for group, expected in self.declared.items():
-            got = groups.get(group, {})
-            for name in expected.keys() ^ got.keys():
-                return f"{'sent' if name in got else 'did not send'} the tensor {group}/{name}"
-            for name, shape in expected.items():
-                if tuple(got[name].shape) != shape:
-                    return f"sent {group}/{name} as {list(got[name].shape)}, not {list(shape)}"
-                if got[name].is_floating_point() and not got[name].isfinite().all():
-                    return f"sent {group}/{name} with values that are no finite numbers"
-        measures = groups.get("measures", {})
-        for name in ("loss_sum", "loss_count", "right"):
-            if name not in measures or measures[name].shape != (1,):
-                return f"did not send {name} as one number"
-        if unknown := groups.keys() - {*self.declared, "measures", sharing.GROUP}:
-            return f"sent {sorted(unknown)[0]}, which nobody asked for"
-        if problem := sharing.problem("train", groups.get(sharing.GROUP, {}), self.federation.data.classes):
-            return problem
-        samples, known = about.get("samples"), int(self.federation.train.sizes[site])
-        if samples != known:
-            return f"says that it has {samples} samples; when it joined, it had {known}"
-        update = groups.get("model", {})
-        moved = float(state_norm({n: v.to(self.device) - model[n] for n, v in update.items()}))
-        if moved > ABSURD * (1.0 + float(state_norm({n: model[n] for n in update}))):
-            return f"sent a model that is {moved:.3g} away from the global one"
-        return None
-
     def _fault(self, site: int, text: str) -> None:
+        """Every round's record has it; it is noted when it is new."""
         name = self.terms.sites[site]
-        self.faults[name] = text
-        self.note(f"{name}: {text}")
+        if text not in self.faults.get(name, "") + self.faults_before.get(name, ""):
+            self.note(f"{name}: {text}")
+        if text not in self.faults.get(name, ""):
+            self.faults[name] = f"{self.faults[name]}; {text}" if name in self.faults else text
 
     # -- evaluation --------------------------------------------------------------------------------
 
@@ -276,11 +257,7 @@ class FederatedServer(Server):
         for site, (answer, _) in self._ask("score", groups, sites, progress).items():
             right += int(answer["measures"]["right"])
             tested += int(self.federation.test_counts[site])
-            shared = answer.get(sharing.GROUP, {})
-            if problem := sharing.problem("score", shared, self.federation.data.classes):
-                self._fault(site, problem)
-            else:
-                self._keep_by_class(site, sharing.figures_of_score, answer)
+            self._keep_by_class(site, sharing.figures_of_score, answer)
         return {"GA": 100 * right / tested if tested else None}
 
     def _angles(self, progress: Progress, selected: Sequence[int], classifiers: Sequence[Tensor]) -> Record:
@@ -292,7 +269,10 @@ class FederatedServer(Server):
             progress.best_model, progress.best_round = progress.server.model, progress.round
         counts = self.federation.test_counts
         tested = counts.clone()
+        self.faults_before, self.faults = self.faults, {}
         record = super().finish(progress)
+        if record and self.faults:
+            record["faults"] = self.faults
         counts.copy_(tested)
         counts[progress.visited == 0] = 0  # who never trained has no accuracy, rather than 0 %
         return record
@@ -304,7 +284,7 @@ class FederatedServer(Server):
         online = set(self.exchange.online())
         progress = self._at_the_end
         at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
-        sites = [site for site in clients if site in online]
+        sites = [site for site in clients if site in online and counts[site] > 0]
         answers = self._ask("finetune", {"model": self.travelling(model)}, sites, at)
         for site in clients:
             if site in answers:

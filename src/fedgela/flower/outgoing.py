@@ -13,12 +13,13 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]  # of tensors, by group and name
 
 # sums over all classes: no figure of these is split by class
 MEASURES = {"train": {"loss_sum", "loss_count", "right"}, "score": {"right"}, "finetune": {"right"}}
-ABOUT = {
-    "classes": {"classes"},
-    "join": {"samples", "tested", "kind", "shape", "vocabulary"},
-    "train": {"samples", "state_lost", "seconds"},
-    "score": set(),
-    "finetune": set(),
+# the values beside the tensors
+ABOUT: dict[str, dict[str, type]] = {
+    "classes": {"classes": list},
+    "join": {"samples": int, "tested": int, "kind": str, "shape": list, "vocabulary": int},
+    "train": {"samples": int, "state_lost": bool, "seconds": float},
+    "score": {},
+    "finetune": {},
 }
 
 
@@ -28,14 +29,24 @@ class NotDeclared(Exception):
 
 def declared_at_join(algorithm: FedAvg, sums: State, C: int) -> Shapes:
     """Sums of the input's values by channel, and what the method declares to share once."""
-    shared = {}
-    if algorithm.shares() is not None:
-        shared = algorithm.statistics(torch.ones(1, C, dtype=torch.int64))
-    return {"sums": _shapes(sums), "statistics": {name: tuple(v.shape[1:]) for name, v in shared.items()}}
+    return {"sums": _shapes(sums), "statistics": _shapes(statistics_like(algorithm, C))}
+
+
+def statistics_like(algorithm: FedAvg, C: int) -> State:
+    """What the method declares to share once, of a site that does not exist: names, shapes and types."""
+    if algorithm.shares() is None:
+        return {}
+    shared = algorithm.statistics(torch.ones(1, C, dtype=torch.int64))
+    return {name: value[0] for name, value in shared.items()}
 
 
 def declared(server: Server) -> Shapes:
     """The tensors that an update of this run may hold: by the method's own account."""
+    return {group: _shapes(state) for group, state in update_like(server).items()}
+
+
+def update_like(server: Server) -> Groups:
+    """An update of this run by a site that does not exist: names, shapes and types."""
     algorithm, C = server.algorithm, server.federation.data.classes
     net = {name: value.detach() for name, value in server.net.state_dict().items()}
     extra: State = {}
@@ -46,7 +57,7 @@ def declared(server: Server) -> Shapes:
             return torch.zeros(1, d), torch.zeros(1, dtype=torch.int64)
 
         extra = algorithm.sends(torch.zeros(C, dtype=torch.int64), features)
-    return {"model": _shapes(server.travelling(net)), "extra": _shapes(extra)}
+    return {"model": server.travelling(net), "extra": extra}
 
 
 def check(task: str, groups: Groups, about: About, allowed: Shapes) -> None:

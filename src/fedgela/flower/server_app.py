@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
+from fedgela.flower.incoming import Answer, Heard, Unsound, check_classes, check_joining, hear, spec_of
 from fedgela.flower.processes import die_with_parent
 from fedgela.flower.server_data import federation_of_sites, server_data
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
-from fedgela.flower.wire import About, Groups, decode, encode
+from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
 from fedgela.resolve import device_of
@@ -123,13 +125,15 @@ class Gathering:
     ) -> None:
         self.exchange, self.terms, self.experiment, self.note = exchange, terms, experiment, note
         self.test_data = test_data
-        self.normalisation: State | None = None  # a resumed run's, whoever is there now
+        # what a resumed run began with, whoever is there now
+        self.spec: InputSpec | None = None
+        self.normalisation: State | None = None
+        self.refused: dict[int, str] = {}  # why a site may not take part
 
     def server(self) -> FederatedServer:
         if not self.terms.classes:
             self.terms = dataclasses.replace(self.terms, classes=self._classes())
-        joined = self.gather("join")
-        spec = self._spec(joined)
+        joined, spec = self._alike(self.gather("join"))
         e = self.experiment
         classes = len(self.terms.classes)
         resolved = e.with_(
@@ -162,7 +166,8 @@ class Gathering:
             self.test_data is not None,
             self.note,
             joined,
-            lambda sites: self.ask("join", sites)[0],
+            self.refused,
+            lambda sites: self.ask("join", sites),
         )
 
     def remember(self, path: Path, server: FederatedServer) -> None:
@@ -172,7 +177,7 @@ class Gathering:
     def recall(self, path: Path) -> None:
         held = Agreed.read(path)
         self.terms = dataclasses.replace(self.terms, classes=held.classes)
-        self.normalisation = held.normalisation
+        self.spec, self.normalisation = held.sample, held.normalisation
 
     def _classes(self) -> tuple[str, ...]:
         """The sites' class names together; numbers in the order of numbers."""
@@ -183,65 +188,69 @@ class Gathering:
             return tuple(str(c) for c in range(1 + max(int(name) for name in names)))
         return tuple(sorted(names))
 
-    def gather(self, task: str) -> dict[int, tuple[Groups, About]]:
+    def gather(self, task: str) -> dict[int, Answer]:
         """The answers of all sites, or of those that could be had in time. A site that was killed and comes
-        back is asked again; one that refuses is not."""
-        answers: dict[int, tuple[Groups, About]] = {}
-        refused: dict[int, str] = {}
+        back is asked again; one that refuses, or answers what is none, is not."""
+        answers: dict[int, Answer] = {}
         everybody = set(range(len(self.terms.sites)))
         end, told = time.monotonic() + self.terms.wait_seconds, False
         while True:
-            missing = everybody - answers.keys() - refused.keys()
+            missing = everybody - answers.keys() - self.refused.keys()
             if here := sorted(missing & set(self.exchange.online())):
-                new, refusals = self.ask(task, here)
-                answers |= new
-                refused |= refusals
-                missing -= answers.keys() | refused.keys()
+                heard = self.ask(task, here)
+                answers |= heard.sound
+                for site, fault in heard.missing.items():
+                    self.note(f"{self.terms.sites[site]}: {fault}")
+                self._refuse(heard.unsound)
+                missing -= answers.keys() | self.refused.keys()
             if not missing or time.monotonic() > end:
                 break
             if not told:
                 self.note(f"waiting for {', '.join(self.terms.sites[site] for site in sorted(missing))}")
                 told = True
             time.sleep(1.0)
-        if len(answers) < self.terms.min_sites:
-            why = "".join(f"; {self.terms.sites[site]}: {text}" for site, text in sorted(refused.items()))
-            raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
+        self._check_enough(answers)
         return dict(sorted(answers.items()))
 
-    def ask(self, task: str, sites: Sequence[int]) -> tuple[dict[int, tuple[Groups, About]], dict[int, str]]:
-        """Answers, and refusals, by site; who did not answer at all is in neither."""
+    def _refuse(self, why: Mapping[int, str]) -> None:
+        self.refused |= why
+        for site, text in why.items():
+            self.note(f"{self.terms.sites[site]}: {text}")
+
+    def _check_enough(self, answers: Mapping[int, Answer]) -> None:
+        if len(answers) < self.terms.min_sites:
+            why = "".join(f"; {self.terms.sites[k]}: {text}" for k, text in sorted(self.refused.items()))
+            raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
+
+    def ask(self, task: str, sites: Sequence[int]) -> Heard:
         text = self.experiment.to_toml()
         questions = {site: encode({}, self.terms.question(task, site, text)) for site in sites}
         replies = self.exchange.ask(task, questions, self.terms.round_seconds)
-        answers: dict[int, tuple[Groups, About]] = {}
-        refused: dict[int, str] = {}
-        for site, payload in sorted(replies.payloads.items()):
-            try:
-                groups, about = decode(payload)
-            except ValueError as error:
-                refused[site] = str(error)
-                continue
-            if "error" in about:
-                refused[site] = str(about["error"])
-            else:
-                answers[site] = groups, about
-        for site, fault in sorted((refused | replies.faults).items()):
-            self.note(f"{self.terms.sites[site]}: {fault}")
-        return answers, refused
+        return hear(replies, self._check_classes if task == "classes" else self._check_joining)
 
-    def _spec(self, joined: dict[int, tuple[Groups, About]]) -> InputSpec:
-        specs = {
-            site: InputSpec(about["kind"], tuple(about["shape"]), about["vocabulary"])
-            for site, (_, about) in joined.items()
-        }
-        first = min(specs)
-        for site, spec in specs.items():
-            if spec != specs[first]:
-                names = self.terms.sites
-                raise UserError(f"sites differ: {names[first]} has {specs[first]}, {names[site]} {spec}")
-        return specs[first]
+    def _check_classes(self, site: int, groups: Groups, about: About) -> None:
+        check_classes(groups, about)
 
-    def _normalisation(self, joined: dict[int, tuple[Groups, About]], spec: InputSpec) -> State:
+    def _check_joining(self, site: int, groups: Groups, about: About) -> None:
+        check_joining(groups, about, self.experiment.algorithm, len(self.terms.classes))
+        if self.spec is not None and spec_of(about) != self.spec:
+            raise Unsound(f"has {spec_of(about)}, but the run's sites have {self.spec}")
+
+    def _alike(self, joined: dict[int, Answer]) -> tuple[dict[int, Answer], InputSpec]:
+        """The sites whose samples look like those of most sites, or in a tie like the first's, and how they
+        look; the others are refused."""
+        specs = {site: spec_of(about) for site, (_, about) in joined.items()}
+        if self.spec is None:
+            self.spec = Counter(specs.values()).most_common(1)[0][0]
+            others = {site: spec for site, spec in specs.items() if spec != self.spec}
+            self._refuse(
+                {k: f"has {spec}, but the run's sites have {self.spec}" for k, spec in others.items()}
+            )
+            joined = {site: answer for site, answer in joined.items() if site not in others}
+            self._check_enough(joined)
+        return joined, self.spec
+
+    def _normalisation(self, joined: Mapping[int, Answer], spec: InputSpec) -> State:
         """Of all sites' training samples together, so that all see the same input."""
         if spec.kind == "tokens":
             return {}
@@ -253,7 +262,7 @@ class Gathering:
         mean, deviation = mean_and_deviation(total, squares, count)
         return {"mean": mean, "deviation": deviation}
 
-    def _statistics(self, joined: dict[int, tuple[Groups, About]], sizes: Tensor) -> State:
+    def _statistics(self, joined: Mapping[int, Answer], sizes: Tensor) -> State:
         """Averaged by p_k, as on one machine."""
         p = sizes.double() / sizes.sum()
         means: State = {}

@@ -49,10 +49,12 @@ def server_data(
 def federation_of_sites(data: Dataset, samples: Tensor, tested: Tensor) -> Federation:
     """Sites of which their numbers of training and test samples are known, [N] each, and no classes."""
     N = len(samples)
+    train = Shards(np.zeros(0, dtype=np.int64), N)  # their sizes are all that is known of them
+    train.sizes[:] = samples.numpy()
     return Federation(
         data,
         N,
-        Shards(np.repeat(np.arange(N), samples.numpy()), N),
+        train,
         Shards(np.zeros(len(data.y_test), dtype=np.int64), N),
         samples[:, None].clone(),
         tested[:, None].clone(),

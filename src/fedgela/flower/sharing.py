@@ -68,14 +68,19 @@ class SiteServer(Server):
 # -- on the server ---------------------------------------------------------------------------------
 
 
-def problem(task: str, shared: State, C: int) -> str | None:
-    """Why what a site shares cannot be used, if it cannot."""
+def problem(task: str, shared: State, C: int, tested: Tensor | None = None) -> str | None:
+    """Why what a site shares cannot be used, if it cannot; `tested` [C] is what it told when it joined."""
     allowed = shapes(task, C)
     for name, value in shared.items():
         if allowed.get(name) != tuple(value.shape):
             return f"sent {GROUP}/{name} as {list(value.shape)}, which nobody asked for"
-        if not value.double().isfinite().all() or (value < 0).any():
+        counts = not name.startswith("loss_")
+        if not value.isfinite().all() or (value < 0).any() or (counts and value.dtype != torch.int64):
             return f"sent {GROUP}/{name} with values that are no counts and no sums"
+    if tested is not None:
+        of_all = shared[CONFUSION].sum(dim=1) if CONFUSION in shared else tested
+        if (shared.get("right", tested) > tested).any() or not torch.equal(of_all, tested):
+            return f"sent {GROUP} of more test samples than it has of a class"
     return None
 
 

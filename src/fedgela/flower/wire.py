@@ -16,6 +16,7 @@ Groups = dict[str, State]
 About = dict[str, Any]
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {torch.float64, torch.float32, *_HALF.values(), torch.int64, torch.bool}  # that tensors here have
 HALVED = ("model", "extra")  # the groups that may go as 16 bits: the large ones
 # the parts of a visit that are single tensors
 MEASURES = ("loss_sum", "loss_count", "classifier", "right", "right_on_union")
@@ -43,10 +44,14 @@ def decode(content: bytes) -> tuple[Groups, About]:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         about: About = json.loads(header["__metadata__"]["about"])
         tensors = safetensors.torch.load(content)
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f"no readable message ({type(error).__name__})") from None
+    if not isinstance(about, dict):
+        raise ValueError("no readable message (what it says of itself is no table)")
     groups: Groups = {}
     for key, value in tensors.items():
+        if value.dtype not in _TYPES:
+            raise ValueError(f"no readable message ({key[:100]} is of the type {value.dtype})")
         group, _, name = key.partition("/")
         if group in HALVED and value.dtype in _HALF.values():
             value = value.float()
