@@ -78,3 +78,9 @@ def train_loss(loss_sum: Tensor, loss_count: Tensor) -> Record:
         "train_loss": total.item() if total.isfinite() else None,
         "train_loss_by_class": plain(torch.where(by_class.isfinite(), by_class, torch.nan)),
     }
+
+
+def diverged(record: Record) -> bool:
+    """Whether a round's training loss is no finite number, which its record has as null. A round in which
+    nobody trained has no loss."""
+    return record.get("train_loss", 0.0) is None

@@ -24,12 +24,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _figures(record: Record) -> str:
-    parts = [f"loss {_number(record['train_loss'], 4)}"]
+    """Without any answer a federation's round has neither a loss nor an accuracy of local models."""
+    parts = [f"loss {_number(record.get('train_loss'), 4)}"]
     if "GA" in record:
         parts.append(f"GA {_number(record['GA'], 2)}")
         # a G-FL method's PA is known after fine-tuning only; until then there is the local accuracy
         name, label = ("PA", "PA") if "PA" in record else ("local_accuracy", "local")
-        parts.append(f"{label} {_number(record[name], 2)}")
+        parts.append(f"{label} {_number(record.get(name), 2)}")
     return "  ".join(parts)
 
 

@@ -17,7 +17,7 @@ from fedgela.algorithms import name_of
 from fedgela.config import Experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
-from fedgela.evaluation import Record, client_accuracies
+from fedgela.evaluation import Record, client_accuracies, diverged
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve
@@ -234,7 +234,7 @@ def _go_on(
         record = server.step(progress)
         folder.append(record)
         listener.round(record)
-        if record["train_loss"] is None:
+        if diverged(record):
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
         if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
             so_far = seconds + time.perf_counter() - began
@@ -315,7 +315,7 @@ def summarise(
         totals = server.federation.test_counts
         result["local_accuracy_by_client"] = client_accuracies(progress.right, totals)
     result["shares"] = algorithm.shares()
-    lost = [record["round"] for record in records if record["train_loss"] is None]
+    lost = [record["round"] for record in records if diverged(record)]
     result["diverged_round"] = lost[0] if lost else None  # the first whose loss is no finite number
     result["wall_seconds"] = round(seconds, 3)
     result["device"] = device_name(torch.device(e.device))

@@ -138,9 +138,10 @@ class Server:
         record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
             record["clients"] = selected
-        nothing = torch.zeros(1, dtype=torch.float64)
-        loss_sum = sum((visit.loss_sum for visit in visits), nothing)
-        record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
+        if visits:
+            nothing = torch.zeros(1, dtype=torch.float64)
+            loss_sum = sum((visit.loss_sum for visit in visits), nothing)
+            record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
         if self._evaluates(progress.round):
             record |= self._evaluate(progress)
             progress.keep_best(record["GA"])

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from rich.console import Console
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
@@ -17,6 +19,10 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.flower import exchange, sharing
 from fedgela.flower.wire import decode, encode
+from fedgela.progress import PlainView
+from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runs import go_on
+from fedgela.watch import Watcher
 from flower.sites import CLASSES, Played, write_data
 from flower.tampering import Way, tensor, value, weights
 from helpers import tiny
@@ -117,6 +123,33 @@ def test_an_answer_that_says_nothing_of_itself_is_the_sites_fault(about: object,
     played = Played(whole.parent, small(whole), whole)
     played.grid.tamper[1] = lambda answer: content  # from joining on
     assert "no readable message" in rounds(played)[0]["faults"]["east"]
+
+
+def test_a_run_whose_first_rounds_nobody_answers_is_told_to_its_end_without_a_word_of_divergence(
+    whole: Path,
+) -> None:
+    """As `federation run` does, from the run's files."""
+    played = Played(whole.parent, small(whole, algorithm="fedavg", rounds=3))
+    server = played.server()
+    folder, store = RunFolder(whole.parent / "run"), FolderStore(whole.parent / "run" / "clients")
+    folder.path.mkdir()
+    folder.create(server.experiment)
+    console = Console(file=StringIO(), width=200)
+
+    class Told(PlainView):
+        def round(self, record: Record) -> None:
+            super().round(record)
+            if record["round"] == 2:
+                played.grid.tamper = {}
+
+    played.grid.tamper = {site: lambda answer: b"" for site in range(3)}
+    with Told(console) as view:
+        result = go_on(folder, server, store, None, view)
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert "round 1/3  loss -  GA -  local -" in text and "no finite number" not in text
+    assert result["diverged_round"] is None and result["GA"]["last_round"] == 3
+    assert Watcher(folder.path).look().runs[0].diverged_round is None
 
 
 def test_a_bottomless_answer_is_no_readable_message() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
-from fedgela.evaluation import Record
+from fedgela.evaluation import Record, diverged
 from fedgela.report.sites import Sites, read_sites
 from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
 
@@ -45,8 +45,8 @@ class Run:
 
 
 def diverged_round(records: Sequence[Record], result: Record | None) -> int | None:
-    """The first round whose training loss was no finite number, which a record has as null."""
-    lost = (record["round"] for record in records if record.get("train_loss", 0.0) is None)
+    """The first round whose training loss was no finite number."""
+    lost = (record["round"] for record in records if diverged(record))
     return (result or {}).get("diverged_round") or next(lost, None)
 
 
