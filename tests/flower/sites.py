@@ -97,7 +97,6 @@ class Played:
         self.logs: list[str] = []
         self.notes: list[str] = []
         self.recalled: Path | None = None  # what an earlier server of the run agreed on
-        self.grid = PlayedGrid({k: self.site(k) for k in range(len(HOLDINGS))})
         self.terms = Terms(
             **{
                 "federation": "f00d",
@@ -109,10 +108,12 @@ class Played:
             }
             | terms
         )
+        self.grid = PlayedGrid({k: self.site(k) for k in range(len(HOLDINGS))})
 
     def site(self, k: int) -> Site:
         data = load_dataset(str(self.folder / f"site-{k}.npz"))
-        return Site("f00d", data, self.folder / f"state-{k}", "cpu", self.logs.append)
+        state, classes = self.folder / f"state-{k}", self.terms.classes
+        return Site("f00d", data, state, "cpu", self.logs.append, classes=classes)
 
     def server(self) -> FederatedServer:
         nodes = {100 + k: k for k in range(len(HOLDINGS))}

@@ -1,6 +1,7 @@
 """A federation of sites does what a local run does, sends only what is declared, and bears with faults."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from fedgela.evaluation import client_accuracies, diverged
 from fedgela.flower import exchange
 from fedgela.flower.outgoing import NotDeclared, check, declared
 from fedgela.flower.privacy import CentralPrivacy
-from fedgela.flower.site import agreed
+from fedgela.flower.server_app import together
+from fedgela.flower.site import Site, agreed
 from fedgela.flower.wire import decode, encode
 from fedgela.models import State
 from fedgela.resolve import resolve
@@ -363,10 +365,45 @@ def test_too_few_sites_end_the_run_in_one_line(whole: Path) -> None:
 # -- what sites must agree on ----------------------------------------------------------------------
 
 
-def test_class_names_are_collected_where_none_are_agreed_on(tmp_path: Path) -> None:
+def test_class_names_are_collected_where_none_are_agreed_on_and_shown(tmp_path: Path) -> None:
     whole = write_data(tmp_path, named=True)
-    server = Played(tmp_path, small(whole), classes=()).server()
+    played = Played(tmp_path, small(whole), classes=())
+    assert played.server().federation.data.class_names == CLASSES
+    assert "classes, as the sites name them: cat, cow, dog, hen" in played.notes
+    assert any("told the server which classes there are here" in line for line in played.logs)
+
+
+def test_which_classes_a_site_has_stays_there_where_the_federation_has_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server asks, and were it answered by mistake."""
+    played = Played(tmp_path, small(write_data(tmp_path, named=True)))
+    site = played.grid.sites[0]
+    question = encode({}, played.terms.question("classes", 0, played.experiment.to_toml()))
+    assert "the federation has a list of classes" in decode(site.answer(question))[1]["error"]
+    monkeypatch.setattr(Site, "_classes", lambda self: ({}, {"classes": list(CLASSES)}))
+    assert decode(site.answer(question))[1] == {
+        "error": "its answer held what the algorithm does not declare"
+    }
+    played.server()
+    assert "classes" not in {decode(question)[1]["task"] for _, question, _ in played.grid.seen}
+
+
+def test_class_names_are_matched_without_blanks_around_them(tmp_path: Path) -> None:
+    played = Played(tmp_path, small(write_data(tmp_path, named=True)), classes=())
+    data = played.grid.sites[1].data
+    played.grid.sites[1].data = replace(data, class_names=("cat", " cow", "dog", "hen "))
+    server = played.server()
     assert server.federation.data.class_names == CLASSES
+    assert "faults" not in server.step(server.begin())
+
+
+def test_collected_class_names_that_cannot_be_meant_alike_are_refused() -> None:
+    assert together({"north": ["1", "0"], "east": [str(c) for c in range(12)]}) == tuple(map(str, range(12)))
+    with pytest.raises(UserError, match="north has numbers for classes and east has names"):
+        together({"north": ["0", "1"], "east": ["cat", "cow"]})
+    with pytest.raises(UserError, match="north has a class 'cat' and east one 'Cat', which differ in case"):
+        together({"north": ["cat", "cow"], "east": ["Cat", "cow"]})
 
 
 def test_labels_become_places_in_the_federations_class_list(tmp_path: Path) -> None:

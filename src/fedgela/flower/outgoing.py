@@ -60,8 +60,11 @@ def update_like(server: Server) -> Groups:
     return {"model": server.travelling(net), "extra": extra}
 
 
-def check(task: str, groups: Groups, about: About, allowed: Shapes) -> None:
-    """NotDeclared, with the name of what was too much."""
+def check(task: str, groups: Groups, about: About, allowed: Shapes, listed: bool = False) -> None:
+    """NotDeclared, with the name of what was too much. Where the federation has a list of classes (`listed`),
+    a site's own class names stay on it."""
+    if task == "classes" and listed:
+        raise NotDeclared("classes: the names of the site's own classes")
     for key in about.keys() - ABOUT[task]:
         raise NotDeclared(f"{task}: the value {key!r}")
     allowed = allowed | {"measures": dict.fromkeys(MEASURES.get(task, ()), (1,))}

@@ -26,6 +26,7 @@ from fedgela.flower.federated_server import FederatedServer
 from fedgela.flower.incoming import Answer, Heard, Unsound, check_classes, check_joining, hear, spec_of
 from fedgela.flower.processes import die_with_parent
 from fedgela.flower.server_data import federation_of_sites, server_data
+from fedgela.flower.site import stripped
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
@@ -112,6 +113,31 @@ def check_possible(experiment: Experiment) -> None:
         )
 
 
+def together(named: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One list of the class names that sites have; numbers in the order of numbers. A UserError where the
+    sites cannot mean the same by them."""
+    advice = "name classes alike everywhere, or make the federation with --classes"
+    numbered = [site for site, names in named.items() if all(name.isdecimal() for name in names)]
+    if len(numbered) == len(named):
+        return tuple(str(c) for c in range(1 + max(int(name) for names in named.values() for name in names)))
+    if numbered:
+        other = next(site for site in named if site not in numbered)
+        raise UserError(
+            f"{numbered[0]} has numbers for classes and {other} has names ({', '.join(named[other])[:200]}), "
+            f"which cannot be matched: {advice}"
+        )
+    first: dict[str, tuple[str, str]] = {}  # by the name without regard to case, who has it and how
+    for site, names in named.items():
+        for name in names:
+            whose, spelt = first.setdefault(name.casefold(), (site, name))
+            if spelt != name:
+                raise UserError(
+                    f"{whose} has a class {spelt!r} and {site} one {name!r}, which differ in case only: "
+                    f"{advice}"
+                )
+    return tuple(sorted({name for names in named.values() for name in names}))
+
+
 class Gathering:
     """What must be known of the sites before the first round."""
 
@@ -180,13 +206,13 @@ class Gathering:
         self.spec, self.normalisation = held.sample, held.normalisation
 
     def _classes(self) -> tuple[str, ...]:
-        """The sites' class names together; numbers in the order of numbers."""
-        names: set[str] = set()
-        for _, about in self.gather("classes").values():
-            names |= {str(name) for name in about["classes"]}
-        if all(name.isdigit() for name in names):
-            return tuple(str(c) for c in range(1 + max(int(name) for name in names)))
-        return tuple(sorted(names))
+        named = {
+            self.terms.sites[site]: stripped(about["classes"])
+            for site, (_, about) in self.gather("classes").items()
+        }
+        classes = together(named)
+        self.note(f"classes, as the sites name them: {', '.join(classes)}")
+        return classes
 
     def gather(self, task: str) -> dict[int, Answer]:
         """The answers of all sites, or of those that could be had in time. A site that was killed and comes

@@ -10,7 +10,7 @@ import dataclasses
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +46,16 @@ class Site:
         device: str = "auto",
         log: Callable[[str], None] = lambda text: None,
         share_classes: bool = False,
+        classes: tuple[str, ...] = (),
     ) -> None:
+        """`classes` is the list that the federation was made with; empty: names are collected."""
         self.federation = federation  # its id
         self.data = data
         self.state = state
         self.device = str(device_of(device))
         self.log = log
         self.share_classes = share_classes
+        self.classes = classes
         self._server: sharing.SiteServer | None = None
         self._made_from: object = None
 
@@ -75,8 +78,9 @@ class Site:
         self._check(about)
         task = str(about["task"])
         allowed: outgoing.Shapes = {}
+        reply: tuple[Groups, About]
         if task == "classes":
-            reply: tuple[Groups, About] = {}, {"classes": self.class_names()}
+            reply = self._classes()
         elif task == "join":
             reply, allowed = self._join(about)
         elif task in ("train", "score", "finetune"):
@@ -87,7 +91,7 @@ class Site:
             raise Refused(f"there is no task {task!r}")
         if self.share_classes:
             allowed = allowed | {sharing.GROUP: sharing.shapes(task, len(about["classes"]))}
-        outgoing.check(task, *reply, allowed)
+        outgoing.check(task, *reply, allowed, listed=bool(self.classes))
         return encode(*reply, wire=about.get("wire", "fp32"))
 
     def _check(self, about: About) -> None:
@@ -98,9 +102,6 @@ class Site:
                 f"the server has fedgela {about.get('version')}, this site {fedgela.__version__}: "
                 "install the same on both"
             )
-
-    def class_names(self) -> list[str]:
-        return list(self.data.class_names) or [str(c) for c in range(self.data.classes)]
 
     def _server_for(self, groups: Groups, about: About) -> sharing.SiteServer:
         """The same for a whole run; what it keeps between rounds is on disk."""
@@ -142,6 +143,14 @@ class Site:
         return SiteStore(self.state / run, int(about["round"]), int(about["visited"]))
 
     # -- tasks -------------------------------------------------------------------------------------
+
+    def _classes(self) -> tuple[Groups, About]:
+        """Which classes there are here: the one question that a class list makes needless."""
+        if self.classes:
+            raise Refused("the federation has a list of classes: which of them a site has stays there")
+        names = list(stripped(self.data.class_names)) or [str(c) for c in range(self.data.classes)]
+        self.log(f"told the server which classes there are here: {', '.join(names)}")
+        return {}, {"classes": names}
 
     def _join(self, about: About) -> tuple[tuple[Groups, About], outgoing.Shapes]:
         """How much data there is, of which shape, and the sums that all sites' inputs are normalised by."""
@@ -218,6 +227,11 @@ def without_classes(visit: Visit) -> Visit:
     )
 
 
+def stripped(names: Iterable[str]) -> tuple[str, ...]:
+    """Blanks around a name are nobody's intention."""
+    return tuple(name.strip() for name in names)
+
+
 def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
     """The data with its labels as places in the federation's class list."""
     if not data.class_names:
@@ -227,12 +241,13 @@ def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
                 f"0 to {len(classes) - 1}"
             )
         return dataclasses.replace(data, classes=len(classes), class_names=classes)
-    unknown = [name for name in data.class_names if name not in classes]
+    names = stripped(data.class_names)
+    unknown = [name for name in names if name not in classes]
     if unknown:
         raise UserError(
             f"classes unknown to the federation: {', '.join(unknown)}; it has {', '.join(classes)}"
         )
-    place = torch.tensor([classes.index(name) for name in data.class_names])
+    place = torch.tensor([classes.index(name) for name in names])
     return dataclasses.replace(
         data,
         y_train=place[data.y_train],
