@@ -14,6 +14,7 @@ from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer, Terms
 from fedgela.flower.server_app import Gathering
 from fedgela.flower.site import Site
+from fedgela.flower.terms import RELEASES
 from helpers import tiny_arrays
 
 CLASSES = ("cat", "cow", "dog", "hen")
@@ -119,7 +120,9 @@ class Played:
         nodes = {100 + k: k for k in range(len(HOLDINGS))}
         exchange = Exchange(self.grid, nodes)  # type: ignore[arg-type]
         data = None if self.test_data is None else str(self.test_data)
-        self.gathering = Gathering(exchange, self.terms, self.experiment, data, self.notes.append)
+        self.gathering = Gathering(
+            exchange, self.terms, self.experiment, data, self.notes.append, self.folder / RELEASES
+        )
         if self.recalled is not None:
             self.gathering.recall(self.recalled)
         return self.gathering.server()

@@ -18,7 +18,7 @@ from fedgela.flower import sharing
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.incoming import Answer, Heard, check_scored, check_trained, hear
 from fedgela.flower.outgoing import update_like
-from fedgela.flower.privacy import CentralPrivacy
+from fedgela.flower.privacy import CentralPrivacy, Releases
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, encode, visit_of
 from fedgela.models import State
@@ -41,11 +41,12 @@ class FederatedServer(Server):
         joined: Mapping[int, Answer],
         refused: Mapping[int, str],
         join: Callable[[Sequence[int]], Heard],
+        releases: Releases,
     ) -> None:
         """`federation` has every site's number of samples, [N, 1], and the server's own test set, if any;
         `statistics` are the pooled ones of a method that declares some; `joined` are the answers of the
         sites that are there from the beginning, `refused` says why others may not take part, and `join` asks
-        late ones in."""
+        late ones in; `releases` counts noisy models, where privacy is differential."""
         self.statistics = statistics
         super().__init__(experiment, federation, note=note)
         self.terms, self.exchange, self.note = terms, exchange, note
@@ -55,6 +56,7 @@ class FederatedServer(Server):
         self.has_test_set = has_test_set and not self.own_norm
         self.text = experiment.to_toml()
         self.update_like = update_like(self)
+        self.releases = releases
         self.privacy: CentralPrivacy | None = None
         if terms.dp_noise > 0:
             self.privacy = CentralPrivacy(terms.dp_noise, terms.dp_clip, terms.dp_delta)
@@ -99,7 +101,7 @@ class FederatedServer(Server):
         if self.faults:
             record["faults"] = self.faults
         if self.privacy is not None:
-            record["epsilon"] = self.privacy.epsilon(progress.round)
+            record["epsilon"] = self.privacy.epsilon(self.releases.count)
         record["site_seconds"] = self.site_seconds
         record["bytes_down"] = self.exchange.sent - sent
         record["bytes_up"] = self.exchange.received - received
@@ -173,6 +175,8 @@ class FederatedServer(Server):
             for state in (visit.update.model, visit.update.extra):
                 state |= {name: value.to(self.device) for name, value in state.items()}
             visits.append(visit)
+        if self.privacy is not None and not visits:
+            self._aggregate(progress, [])  # a model without noise would tell that nobody answered
         return visits
 
     def _keep_by_class(self, site: int, figures: Callable[[State, Tensor], Record], answer: Groups) -> None:
@@ -212,8 +216,9 @@ class FederatedServer(Server):
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         if self.privacy is not None:
-            asked = self.experiment.sample or len(self.terms.sites)
-            updates = [self.privacy.together(progress.server.model, updates, asked)]
+            self.releases.one_more(progress.round)
+            before = travelling(self, progress.server.model)
+            updates = [self.privacy.together(before, updates, len(self.terms.sites))]
         super()._aggregate(progress, updates)
 
     def _fault(self, site: int, text: str) -> None:

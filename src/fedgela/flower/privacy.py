@@ -1,23 +1,31 @@
-"""Central differential privacy: the global models tell little of whether a site took part.
+"""Central differential privacy: the global models tell little of what a site contributed, or whether it did.
 
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018: every site's change is
 clipped to length S, all count alike, and the server adds Gaussian noise of deviation z S to their sum:
 
-    w <- w + (sum_k clip(w_k - w, S) + N(0, z^2 S^2)) / K
+    w <- w + (sum_k clip(w_k - w, S) + N(0, z^2 S^2)) / N
 
-K is the number of sites asked in a round, so that a site's absence changes the sum only. The server itself
-sees the sites' updates as they are.
+N is the number of the federation's sites, who are all asked in every round. One that is absent, or whose
+answer is refused, contributes zero and is replaced by nobody, so that its presence changes the sum by S at
+most: what the accounting of `epsilon` rests on. Noise comes also to a round without any answer.
+
+Protected is what a site's training puts into the global models, towards those who see these models. The
+server itself sees the updates as they are, and what sites tell beside them gets no noise: sample counts, sums
+of loss and right answers, and the pooled mean and deviation of the inputs, which go to all sites.
 """
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedgela.algorithms import Update
 from fedgela.errors import UserError
+from fedgela.files import write_json
 from fedgela.measures import state_norm
 from fedgela.models import State
 from fedgela.server import Server
@@ -32,6 +40,12 @@ class CentralPrivacy:
     def check(self, server: Server) -> None:
         """A UserError where something would leave unprotected."""
         _accounting()
+        sites = server.federation.clients
+        if server.experiment.sample != sites:
+            raise UserError(
+                f"differential privacy: all {sites} sites take part in every round, since an absent one "
+                f"would be replaced by another; leave out sample = {server.experiment.sample}"
+            )
         if not (self.noise > 0 and self.clip > 0 and 0 < self.delta < 1):
             raise UserError("differential privacy: noise and clip are above 0, delta between 0 and 1")
         algorithm = server.algorithm
@@ -45,9 +59,9 @@ class CentralPrivacy:
                     'set batchnorm = "group" or "local"'
                 )
 
-    def together(self, before: State, updates: Sequence[Update], asked: int) -> Update:
-        """All updates as one, clipped and with noise."""
-        total = {name: torch.zeros_like(value) for name, value in updates[0].model.items()}
+    def together(self, before: State, updates: Sequence[Update], sites: int) -> Update:
+        """All updates as one, clipped and with noise; `before` has the entries that an update has."""
+        total = {name: torch.zeros_like(value) for name, value in before.items()}
         for update in updates:
             change = {name: value - before[name] for name, value in update.model.items()}
             factor = min(1.0, self.clip / max(float(state_norm(change)), 1e-12))
@@ -57,16 +71,32 @@ class CentralPrivacy:
         draws = torch.Generator().manual_seed(secrets.randbits(63))
         for value in total.values():
             value += self.noise * self.clip * torch.randn(value.shape, generator=draws).to(value)
-        model = {name: before[name] + value / asked for name, value in total.items()}
-        return Update(updates[0].client, 1, model)
+        return Update(0, 1, {name: before[name] + value / sites for name, value in total.items()})
 
-    def epsilon(self, rounds: int) -> float:
-        """Spent after so many rounds, at delta, for adding or removing one site. Who is sampled is no secret
-        (the sites know the seed), so that sampling does not count in favour."""
+    def epsilon(self, releases: int) -> float:
+        """Spent after so many noisy models, at delta, for adding or removing one site."""
         accounting = _accounting()
         accountant = accounting.rdp.RdpAccountant()
-        accountant.compose(accounting.GaussianDpEvent(self.noise), rounds)
+        accountant.compose(accounting.GaussianDpEvent(self.noise), releases)
         return float(accountant.get_epsilon(self.delta))
+
+
+class Releases:
+    """How many noisy models a run has made, on disk before each of them is: a round that is done again after
+    a kill has fresh noise, and costs again."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Without a path they are counted for as long as the process lives."""
+        self.path = path
+        self.count = 0
+        if path is not None and path.exists():
+            self.count = int(json.loads(path.read_text())["noisy_models"])
+
+    def one_more(self, round: int) -> None:
+        """For this round, which has at least as many."""
+        self.count = max(self.count + 1, round)
+        if self.path is not None:
+            write_json(self.path, {"noisy_models": self.count})
 
 
 def _accounting() -> Any:

@@ -24,10 +24,11 @@ from fedgela.files import write_atomically, write_json
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
 from fedgela.flower.incoming import Answer, Heard, Unsound, check_classes, check_joining, hear, spec_of
+from fedgela.flower.privacy import Releases
 from fedgela.flower.processes import die_with_parent
 from fedgela.flower.server_data import federation_of_sites, server_data
 from fedgela.flower.site import stripped
-from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
+from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, RELEASES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
@@ -87,7 +88,9 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     check_possible(experiment)
     listener = Written(folder)
     exchange = Exchange(grid, nodes)
-    gathering = Gathering(exchange, terms, experiment, asked["test_data"], listener.note)
+    gathering = Gathering(
+        exchange, terms, experiment, asked["test_data"], listener.note, folder.path / RELEASES
+    )
     if began:
         gathering.recall(folder.path / AGREED)
     server = gathering.server()
@@ -148,7 +151,10 @@ class Gathering:
         experiment: Experiment,
         test_data: str | None,
         note: Callable[[str], None],
+        releases: Path | None = None,
     ) -> None:
+        """`releases` is where noisy models are counted, should the run be resumed."""
+        self.releases = Releases(releases)
         self.exchange, self.terms, self.experiment, self.note = exchange, terms, experiment, note
         self.test_data = test_data
         # what a resumed run began with, whoever is there now
@@ -194,6 +200,7 @@ class Gathering:
             joined,
             self.refused,
             lambda sites: self.ask("join", sites),
+            self.releases,
         )
 
     def remember(self, path: Path, server: FederatedServer) -> None:

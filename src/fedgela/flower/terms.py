@@ -18,6 +18,7 @@ from fedgela.models import State
 ASKED = "asked.toml"  # the experiment, before the sites filled it in
 TERMS = "federation.json"  # the terms below, which node is which site, the server's own test data
 AGREED = "agreed.json"  # what the sites agreed on when the run began
+RELEASES = "privacy.json"  # how many noisy models were made, with differential privacy
 NOTES, ERROR, ALIVE, STARTED = "notes.log", "error.txt", "serverapp.pid", "started.json"
 GA_OF_LOCALS = (
     "GA of local models is their accuracy on all test samples, but neither models nor samples leave a site: "
