@@ -217,7 +217,7 @@ class FederatedServer(Server):
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         if self.privacy is not None:
             self.releases.one_more(progress.round)
-            before = travelling(self, progress.server.model)
+            before = self.travelling(progress.server.model)
             updates = [self.privacy.together(before, updates, len(self.terms.sites))]
         super()._aggregate(progress, updates)
 
