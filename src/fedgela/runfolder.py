@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from fedgela.algorithms import ServerState
 from fedgela.config import Experiment, parse_experiment, read_toml
@@ -31,7 +32,7 @@ from fedgela.rounds import Progress
 
 KEPT_CHECKPOINTS = 2
 # what reading a damaged checkpoint raises, by where the damage lies
-DAMAGED = (OSError, ValueError, KeyError, OverflowError, MemoryError)
+DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
 CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
 LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: who only looks has the lock for an instant
 
@@ -295,7 +296,6 @@ def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:
 
 def _read_note(path: Path) -> dict[str, Any]:
     """A checkpoint's note, without its tensors."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
+    with safe_open(path, "pt") as file:
+        note: dict[str, Any] = json.loads((file.metadata() or {})["note"])
     return note
