@@ -23,7 +23,7 @@ from fedgela.flower.privacy import CentralPrivacy, Releases
 from fedgela.flower.server_app import together
 from fedgela.flower.site import Site, agreed
 from fedgela.flower.terms import RELEASES
-from fedgela.flower.wire import decode, encode, travelling
+from fedgela.flower.wire import decode, encode
 from fedgela.models import State
 from fedgela.resolve import resolve
 from fedgela.server import Server
@@ -530,7 +530,7 @@ def test_a_round_without_any_answer_has_noise_too(whole: Path) -> None:
     before = progress.server.model
     played.grid.tamper = {k: lambda answer: b"" for k in range(3)}
     record = server.step(progress)
-    change = moved(travelling(server, before), progress.server.model)
+    change = moved(server.travelling(before), progress.server.model)
     numbers = sum(value.numel() for value in change.values())
     assert length(change) / numbers**0.5 == pytest.approx(3.0 / 3, rel=0.1)
     assert record["epsilon"] == server.privacy.epsilon(1)
