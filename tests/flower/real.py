@@ -109,15 +109,15 @@ class Command:
 class RealFederation:
     """Sites named site-0 and so on, with the natural clients' data of one whole data set."""
 
-    def __init__(self, folder: Path, holdings: Sequence[Sequence[int]]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, holdings: Sequence[Sequence[int]], host: str = "127.0.0.1") -> None:
+        self.folder, self.host = folder, host
         self.whole = write_data(folder, holdings=holdings)
         self.names = [f"site-{k}" for k in range(len(holdings))]
         self.made = self.make("federation", free_port())
         self.commands: list[Command] = []
 
     def make(self, name: str, port: int, **options: Any) -> FederationFolder:
-        return init(self.folder / name, self.names, "127.0.0.1", port, list(CLASSES), **options)
+        return init(self.folder / name, self.names, self.host, port, list(CLASSES), **options)
 
     def copied(self, name: str, **changes: str) -> Path:
         """The first site's folder as it was made, with some of its site.toml changed."""
@@ -136,7 +136,7 @@ class RealFederation:
         return self.add(sys.executable, *program, "federation", *arguments)
 
     def server(self) -> Command:
-        server = self.command("server", self.made.path)
+        server = self.command("server", self.made.path, "--bind", self.host)
         server.wait_for("is ready")
         return server
 
@@ -172,7 +172,7 @@ class RealFederation:
 
     @property
     def answers(self) -> bool:
-        return is_listening("127.0.0.1", self.made.port)
+        return is_listening(self.host, self.made.port)
 
     @property
     def log(self) -> str:
@@ -248,8 +248,10 @@ def assert_close(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch
 
 
 @contextlib.contextmanager
-def real_federation(folder: Path, holdings: Sequence[Sequence[int]]) -> Iterator[RealFederation]:
-    federation = RealFederation(folder, holdings)
+def real_federation(
+    folder: Path, holdings: Sequence[Sequence[int]], host: str = "127.0.0.1"
+) -> Iterator[RealFederation]:
+    federation = RealFederation(folder, holdings, host)
     try:
         yield federation
     finally:

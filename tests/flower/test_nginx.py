@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 
 from fedgela.errors import UserError
 from fedgela.flower import conducting, nginx
+from fedgela.flower.control import CONNECTION, flwr
 from fedgela.flower.demo import running
 from fedgela.flower.folder import FederationFolder, SiteFolder, init
 from fedgela.flower.keys import make_key
-from fedgela.flower.link import CONNECTION, flwr
 from fedgela.flower.processes import free_port, is_listening
 from fedgela.runs import Listener
 from flower.sites import CLASSES, write_data

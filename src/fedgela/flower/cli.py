@@ -29,7 +29,9 @@ def _say(text: str) -> None:
 @app.command()
 def init(
     folder: Folder,
-    sites: Annotated[int, typer.Option(min=1, max=1000, help="how many: site-1, site-2, ...")] = 3,
+    sites: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="how many: site-1, site-2, ...; by default 3")
+    ] = None,
     names: Annotated[str | None, typer.Option(help="the sites' own names, by comma, instead")] = None,
     classes: Annotated[
         str | None,
@@ -45,33 +47,56 @@ def init(
             help="of nginx, through which sites come in: 8443 unless --host is this machine; 0 for none",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=0, help="that the certificates are valid")] = 825,
+    days: Annotated[int, typer.Option(help="that the certificates are valid")] = 825,
 ) -> None:
     """Make a federation: certificates, a key for every site, and a folder for each."""
     from fedgela.flower import folder as folders
     from fedgela.flower import nginx, require_flower
+    from fedgela.flower.addresses import address_of
 
     require_flower()
-    named = _listed(names) or [f"site-{k + 1}" for k in range(sites)]
-    made = folders.init(folder, named, host, port, _classes(classes), days, proxy_port)
+    made = folders.init(folder, _sites(sites, names), host, port, _classes(classes), days, proxy_port)
     _say(f"written to {folder}: give each site its own folder, {', '.join(made.sites)}, and nothing else")
-    _say(f"then: fedgela federation server {folder}")
     address = folders.SiteFolder.read(folder / made.sites[0]).server
-    if address != f"{host}:{port}":
+    direct = address == address_of(host, port)
+    # the server listens at 127.0.0.1 unless it is told otherwise
+    bind = f" --bind {host}" if direct and host not in ("127.0.0.1", "localhost") else ""
+    _say(f"then: fedgela federation server {folder}{bind}")
+    if bind:
+        _say(f"sites come in at {address} directly: the server must listen there, which --bind makes it do")
+    if not direct:
         _say(f"sites come in at {address}: nginx -c {(made.server / nginx.CONFIGURATION).resolve()}")
 
 
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+def _sites(count: int | None, names: str | None) -> list[str]:
+    if names is None:
+        return [f"site-{k + 1}" for k in range(3 if count is None else count)]
+    listed = _listed(names)
+    if not listed or (count is not None and count != len(listed)):
+        wanted = "at least one" if count is None else f"as many as --sites, {count}"
+        raise UserError(f"--names: there must be {wanted}, not {len(listed)}")
+    return listed
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _classes(text: str | None) -> list[str]:
-    if text is not None and "," not in text:
-        path = Path(text)
-        if not path.is_file():
-            raise UserError(f"--classes: there is no file {text}; write names by comma, or name a file")
-        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    return _listed(text)
+    if text is None:
+        return []
+    if "," in text:
+        found = _listed(text)
+    elif not Path(text).is_file():
+        raise UserError(f"--classes: there is no file {text}; write names by comma, or name a file")
+    else:
+        try:
+            found = [line.strip() for line in Path(text).read_text().splitlines() if line.strip()]
+        except UnicodeDecodeError:
+            raise UserError(f"--classes: {text} is no text; it should have a class name a line") from None
+    if not found:
+        raise UserError(f"--classes: there are no names in {text!r}")
+    return found
 
 
 @app.command()
@@ -85,19 +110,18 @@ def server(
     from fedgela.flower import require_flower
 
     require_flower()
-    from fedgela.flower.folder import THIS_MACHINE, FederationFolder
+    from fedgela.flower.addresses import address_of, is_this_machine
+    from fedgela.flower.folder import FederationFolder
     from fedgela.flower.link import Link
 
     _end_in_order()
     federation = FederationFolder.read(folder)
-    if bind not in THIS_MACHINE:
-        _say(
-            f"note: Flower's control interface is open to whoever reaches {bind}:{federation.port}; "
-            "see docs/threat-model.md"
-        )
+    address = address_of(bind, federation.port)
     link = Link(federation, bind)
     try:
-        _say(f"the server is ready at {bind}:{federation.port}; sites: {', '.join(federation.sites)}")
+        if not is_this_machine(bind):
+            _say(f"note: whoever reaches {address} can start code on all sites; see docs/threat-model.md")
+        _say(f"the server is ready at {address}; sites: {', '.join(federation.sites)}")
         link.wait(_say)
     finally:
         link.stop()

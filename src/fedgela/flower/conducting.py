@@ -12,8 +12,8 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
+from fedgela.flower.control import CONNECTION, flwr, registered
 from fedgela.flower.folder import FederationFolder
-from fedgela.flower.link import CONNECTION, flwr, registered
 from fedgela.flower.processes import is_listening, last_words
 from fedgela.flower.server_app import check_possible
 from fedgela.flower.terms import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Terms
@@ -97,7 +97,7 @@ def resume(federation: FederationFolder, out: Path, listener: Listener) -> Recor
 
 
 def _check_server(federation: FederationFolder) -> None:
-    if not is_listening("127.0.0.1", federation.port):
+    if not is_listening(federation.host_here, federation.port):
         raise UserError(
             f"no server answers at {federation.address}; start it with "
             f"'fedgela federation server {federation.path}'"

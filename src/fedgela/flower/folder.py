@@ -1,7 +1,8 @@
 """A federation's folder: made once with `fedgela federation init`, then each site gets its own part of it.
 
 federation.toml      who takes part, where the server is, the class list if it is agreed on
-server/              certificates, public keys, nginx.conf, Flower's database: never leaves the server
+server/              certificates, public keys, nginx.conf, Flower's database with what sites send: never
+                     leaves the server
 site-1/ ...          what a site's administrator gets: address, the authority's certificate, a private key
 runs/                what `fedgela federation run` writes
 """
@@ -20,11 +21,21 @@ from fedgela.config import read_toml
 from fedgela.errors import UserError
 from fedgela.files import write_atomically
 from fedgela.flower import nginx
+from fedgela.flower.addresses import (
+    HOST,
+    PORTS,
+    address_of,
+    host_and_port,
+    is_host,
+    is_this_machine,
+    reached_at,
+)
 from fedgela.flower.keys import DAYS, make_certificates, make_key
 
 FEDERATION, SITE = "federation.toml", "site.toml"
+LISTENS = "listens-at"  # in the server's folder: where the server does, or did last
 PROXY_PORT = 8443
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+MOST_DAYS = 36500  # dates end with the year 9999
 
 
 @dataclass(frozen=True)
@@ -41,18 +52,36 @@ class FederationFolder:
         return self.path / "server"
 
     @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    def public_key(self, site: str) -> Path:
+        return self.server / "keys" / f"{site}.pub"
+
+    def listens_at(self, bind: str) -> None:
+        """For commands on the server's machine, which are other processes."""
+        write_atomically(self.server / LISTENS, bind)
+
+    @property
+    def host_here(self) -> str:
+        """By which the server's own machine reaches it."""
+        path = self.server / LISTENS
+        return reached_at(path.read_text().strip()) if path.exists() else "127.0.0.1"
+
+    @property
     def address(self) -> str:
         """For commands on the server itself."""
-        return f"127.0.0.1:{self.port}"
+        return address_of(self.host_here, self.port)
 
     @classmethod
     def read(cls, path: Path) -> "FederationFolder":
         if (path / SITE).exists():
             raise UserError(f"{path}: is a site's folder; the server needs the federation's")
         table = _read(path / FEDERATION, f"{path}: is no federation's folder (no {FEDERATION})")
-        return cls(
-            path, **_fields(table, path / FEDERATION, id=str, host=str, port=int, sites=list, classes=list)
-        )
+        fields = _fields(table, path / FEDERATION, id=str, host=str, port=int, sites=list, classes=list)
+        if fields["port"] not in PORTS:
+            raise UserError(f"{path / FEDERATION}: port must be from 1 to {PORTS[-1]}, not {fields['port']}")
+        return cls(path, **fields)
 
 
 @dataclass(frozen=True)
@@ -81,6 +110,10 @@ class SiteFolder:
             raise UserError(f"{path}: is the federation's folder; give a site's, such as {path / 'site-1'}")
         table = _read(path / SITE, f"{path}: is no site's folder (no {SITE})")
         site = cls(path, **_fields(table, path / SITE, federation=str, name=str, server=str, classes=list))
+        try:
+            host_and_port(site.server)
+        except ValueError as error:
+            raise UserError(f"{path / SITE}: server: {error}") from None
         for needed in (site.ca, site.key):
             if not needed.is_file():
                 raise UserError(f"{needed}: is missing; ask the server's administrator for the folder again")
@@ -114,8 +147,12 @@ def init(
 ) -> FederationFolder:
     """Make a federation's folder, whole or not at all. Sites come in through nginx at `proxy_port`, or
     directly where it is 0; by default directly only where they are on the server's own machine."""
+    if not is_host(host):
+        raise UserError(f"--host: {HOST}, not {host!r}")
+    if not 0 <= days <= MOST_DAYS:
+        raise UserError(f"--days: from 0 to {MOST_DAYS}, not {days}")
     if proxy_port is None:
-        proxy_port = 0 if host in THIS_MACHINE else PROXY_PORT
+        proxy_port = 0 if is_this_machine(host) else PROXY_PORT
     if proxy_port == port:
         raise UserError(f"--proxy-port: {port} is the server's own port; choose another for nginx")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -132,13 +169,14 @@ def init(
     making = path.with_name(path.name + ".making")
     shutil.rmtree(making, ignore_errors=True)
     keys = making / "server" / "keys"
-    keys.mkdir(parents=True, mode=0o700)
+    for folder in (making, keys.parent, keys, making / "runs"):
+        folder.mkdir(parents=True, mode=0o700)  # parents that are missing get no such mode
     made = FederationFolder(path, secrets.token_hex(8), host, port, tuple(sites), tuple(classes))
     make_certificates(making / "server", host, days)
     conf = nginx.configuration(path / "server", host, port, proxy_port or PROXY_PORT)
     write_atomically(making / "server" / nginx.CONFIGURATION, conf)
     (making / "server" / nginx.FOLDER).mkdir()
-    address = f"{host}:{proxy_port or port}"
+    address = address_of(host, proxy_port or port)
     for name in sites:
         _make_site(making / name, made, address, name, keys / f"{name}.pub")
     table = {key: value for key, value in asdict(made).items() if key != "path"}

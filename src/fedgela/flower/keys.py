@@ -1,17 +1,21 @@
 """A federation's own certificate authority, its server's certificate, and a key for every site."""
 
 import datetime
-import ipaddress
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgela.errors import UserError
+from fedgela.flower.addresses import ip_of
 
+SERVER = "fedgela server"  # a common name ends at 64 characters; the host is among the alternative names
 DAYS = 825  # the longest that common TLS libraries take for a server's certificate
 
 
@@ -43,7 +47,7 @@ def make_certificates(folder: Path, host: str, days: int = DAYS) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     server = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER)]))
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -82,15 +86,28 @@ def make_key(private: Path, public: Path) -> None:
     )
 
 
+def public_key(path: Path) -> bytes:
+    """A site's public key in the form in which Flower keeps it."""
+    key = _read(path, "public key", serialization.load_ssh_public_key)
+    pem: bytes = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return pem
+
+
+def check_site_key(path: Path) -> None:
+    """A UserError where it is no private key of a site."""
+    _read(path, "private key", lambda content: serialization.load_ssh_private_key(content, None))
+
+
+def check_server_key(path: Path, certificate: Path) -> None:
+    """A UserError where it is not the certificate's private key."""
+    key = _read(path, "private key", lambda content: serialization.load_pem_private_key(content, None))
+    if key.public_key() != _read_certificate(certificate).public_key():
+        raise UserError(f"{path}: is not the key of {certificate}")
+
+
 def check_certificate(path: Path) -> None:
     """A UserError where the certificate is none, or its time is over."""
-    try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no certificate") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is no readable certificate ({error})") from None
-    end = certificate.not_valid_after_utc
+    end = _read_certificate(path).not_valid_after_utc
     if end < datetime.datetime.now(datetime.UTC):
         raise UserError(
             f"{path}: this certificate expired on {end:%Y-%m-%d}; make the federation anew with "
@@ -98,14 +115,31 @@ def check_certificate(path: Path) -> None:
         )
 
 
+def names_of(path: Path) -> list[str]:
+    """The hosts that a certificate is for."""
+    names = _read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name) for kind in (x509.DNSName, x509.IPAddress) for name in names.get_values_for_type(kind)]
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    return _read(path, "certificate", x509.load_pem_x509_certificate)
+
+
+def _read(path: Path, what: str, load: Callable[[bytes], Any]) -> Any:
+    try:
+        return load(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: the {what} cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UserError(f"{path}: is damaged, or no {what}") from None
+
+
 def _names(host: str) -> list[x509.GeneralName]:
     """The host, and this machine for commands on the server itself."""
     names: list[x509.GeneralName] = []
-    for name in dict.fromkeys((host, "localhost", "127.0.0.1")):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(name)))
-        except ValueError:
-            names.append(x509.DNSName(name))
+    for name in dict.fromkeys((host, "localhost", "127.0.0.1", "::1")):
+        found = ip_of(name)
+        names.append(x509.DNSName(name) if found is None else x509.IPAddress(found))
     return names
 
 

@@ -51,6 +51,7 @@ def start(command: Sequence[str], home: Path, log: IO[bytes]) -> subprocess.Pope
         stdout=log,
         stderr=subprocess.STDOUT,
         preexec_fn=die_with_parent,
+        umask=0o077,  # sites' updates pass through its files
         start_new_session=True,
     )
 
@@ -80,7 +81,7 @@ def free_port() -> int:
 
 
 def check_free(host: str, port: int) -> None:
-    with socket.socket() as wanted:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as wanted:
         wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             wanted.bind((host, port))

@@ -1,0 +1,67 @@
+"""The server's process: killed while it starts, without its database, and at another address than usual."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
+
+from fedgela.flower.processes import is_listening
+from flower.real import RealFederation, real_federation, until
+from flower.sites import HOLDINGS
+
+OTHER_ADDRESS = "127.0.0.2"  # of this machine; what is tried at 127.0.0.1 only fails here
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederation]:
+    with real_federation(tmp_path_factory.mktemp("federation"), HOLDINGS, OTHER_ADDRESS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(federation: RealFederation) -> Iterator[None]:
+    yield
+    federation.close()
+
+
+def database(federation: RealFederation) -> Path:
+    return federation.made.server / "flower.db"
+
+
+def nodes(federation: RealFederation) -> list[str]:
+    """Names of those that Flower knows."""
+    try:
+        with sqlite3.connect(f"{database(federation).as_uri()}?mode=ro", uri=True) as flower:
+            return sorted(name for (name,) in flower.execute("SELECT name FROM node"))
+    except sqlite3.OperationalError:  # not made yet
+        return []
+
+
+def test_a_server_that_is_killed_between_two_registrations_starts_again(federation: RealFederation) -> None:
+    server = federation.command("server", federation.made.path, "--bind", OTHER_ADDRESS)
+    until(lambda: nodes(federation), 60, lambda: f"a first node: {server.said}")
+    server.kill()
+    until(lambda: not federation.answers, 60, lambda: "the end of the SuperLink")
+    assert 0 < len(nodes(federation)) < len(federation.names), "it was killed too late for this test"
+    federation.server()
+    assert nodes(federation) == federation.names
+
+
+def test_sites_are_registered_anew_where_flowers_database_is_gone(federation: RealFederation) -> None:
+    for file in federation.made.server.glob("flower.db*"):
+        file.unlink()
+    federation.server()
+    federation.site("site-0").wait_for("site-0: connected")
+
+
+def test_a_run_at_another_address_than_127_0_0_1(federation: RealFederation) -> None:
+    federation.server()
+    assert not is_listening("127.0.0.1", federation.made.port)
+    federation.site("site-0").wait_for("connected")
+    experiment = federation.experiment(algorithm="fedgela", rounds=1)
+    run = federation.run("elsewhere", experiment, "--wait-seconds", 1)
+    run.command.ended(0)
+    assert len(run.records) == 1
