@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
 from fedgela import cli
+from fedgela.config import read_toml
 from fedgela.errors import UserError
 from fedgela.flower import require_flower
 from fedgela.runs import run
 from helpers import tiny
+
+
+def _change(path: Path, **changes: Any) -> None:
+    path.write_text(tomli_w.dumps(read_toml(path) | changes))
 
 
 def test_without_flower_the_message_says_what_to_install(
@@ -80,8 +86,55 @@ class TestWithFlower:
             assert f'"{made.server.resolve()}/{written}"' in text
         assert ".making" not in text and (made.server / "nginx").is_dir()
 
+    def test_what_sites_send_is_for_the_servers_owner_only(self, made: Path) -> None:
+        for folder in (made, made / "server", made / "runs", made / "north"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+    def test_what_flowers_processes_write_is_for_the_servers_owner_only(self, tmp_path: Path) -> None:
+        from fedgela.flower.processes import start
+
+        with (tmp_path / "log").open("wb") as log:
+            assert start(["touch", str(tmp_path / "update")], tmp_path / "home", log).wait(20) == 0
+        assert stat.S_IMODE((tmp_path / "update").stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize(
+        "host", ["münchen.de", "", "a b", "fl.example.org:9000", "0.0.0.0", "300.1.1.1", "-a.org", "a..org"]
+    )
+    def test_a_host_that_is_none_is_refused(self, tmp_path: Path, host: str) -> None:
+        from fedgela.flower.folder import init
+
+        with pytest.raises(UserError, match="--host: an IP address, or a name") as refused:
+            init(tmp_path / "fed", ["a"], host, 8123, [])
+        assert repr(host) in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("host", "address"),
+        [
+            ("10.0.0.7", "10.0.0.7:8123"),
+            ("::1", "[::1]:8123"),
+            (f"{'a' * 40}.{'b' * 40}", f"{'a' * 40}.{'b' * 40}:8123"),
+        ],
+    )
+    def test_the_certificate_is_for_the_host_and_for_this_machine(
+        self, tmp_path: Path, host: str, address: str
+    ) -> None:
+        from fedgela.flower.folder import SiteFolder, init
+        from fedgela.flower.keys import names_of
+
+        made = init(tmp_path / "fed", ["a"], host, 8123, [], proxy_port=0)
+        assert set(names_of(made.server / "server.crt")) == {host, "localhost", "127.0.0.1", "::1"}
+        assert SiteFolder.read(made.path / "a").server == address
+
+    @pytest.mark.parametrize("address", ["localhost", "", ":8000", "h:99999", "h:0", "::1:8000", "[h]:8000"])
+    def test_a_site_with_no_address_of_a_server_is_told_so(self, made: Path, address: str) -> None:
+        from fedgela.flower.folder import SITE, SiteFolder
+
+        _change(made / "north" / SITE, server=address)
+        with pytest.raises(UserError, match=r"site.toml: server: "):
+            SiteFolder.read(made / "north")
+
     def test_mistakes_with_folders_are_named(self, made: Path, tmp_path: Path) -> None:
-        from fedgela.flower.folder import FederationFolder, SiteFolder, init
+        from fedgela.flower.folder import FEDERATION, FederationFolder, SiteFolder, init
 
         for call, told in (
             (lambda: init(made, ["a"], "h", 1, []), "is there already"),
@@ -89,6 +142,7 @@ class TestWithFlower:
             (lambda: init(tmp_path / "x", ["../a"], "h", 1, []), "letters, digits"),
             (lambda: init(tmp_path / "x", ["a"], "h", 1, ["cat"]), "at least 2 classes"),
             (lambda: init(tmp_path / "x", ["a"], "h", 9, [], proxy_port=9), "is the server's own port"),
+            (lambda: init(tmp_path / "x", ["a"], "h", 1, [], days=3_000_000), "--days: from 0 to"),
             (lambda: SiteFolder.read(made), "is the federation's folder"),
             (lambda: FederationFolder.read(made / "north"), "is a site's folder"),
             (lambda: FederationFolder.read(tmp_path), "is no federation's folder"),
@@ -96,9 +150,37 @@ class TestWithFlower:
             with pytest.raises(UserError, match=told):
                 call()
         assert not (tmp_path / "x").exists()
+        _change(made / FEDERATION, port=99999)
+        with pytest.raises(UserError, match="port must be from 1 to 65535"):
+            FederationFolder.read(made)
         (made / "north" / "key").unlink()
         with pytest.raises(UserError, match="key: is missing"):
             SiteFolder.read(made / "north")
+
+    @pytest.mark.parametrize(
+        ("options", "bind"),
+        [
+            ((), None),
+            (("--host", "fl.example.org"), None),
+            (("--host", "10.0.0.7", "--proxy-port", "0"), "10.0.0.7"),
+            (("--host", "127.0.0.2"), "127.0.0.2"),
+            (("--host", "::1"), "::1"),
+        ],
+    )
+    def test_init_says_where_the_server_must_listen_for_sites_without_nginx(
+        self,
+        tmp_path: Path,
+        options: tuple[str, ...],
+        bind: str | None,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        folder = tmp_path / "fed"
+        monkeypatch.setattr(sys, "argv", ["fedgela", "federation", "init", str(folder), *options])
+        with pytest.raises(SystemExit, match="0"):
+            cli.main()
+        command = f"then: fedgela federation server {folder}" + (f" --bind {bind}" if bind else "")
+        assert command in capsys.readouterr().out.splitlines()
 
     def test_an_expired_certificate_is_named_with_its_day(self, tmp_path: Path) -> None:
         from fedgela.flower.folder import init
@@ -118,6 +200,28 @@ class TestWithFlower:
         )
         assert done.returncode == 0, done.stderr
 
+    def test_a_server_does_not_start_with_damaged_keys_or_at_an_address_not_in_its_certificate(
+        self, made: Path
+    ) -> None:
+        from fedgela.flower.folder import FederationFolder
+        from fedgela.flower.link import Link
+
+        federation = FederationFolder.read(made)
+        for bind, told in (
+            ("127.0.0.2", "not for it, but for localhost, 127.0.0.1, ::1; make the federation with .*--host"),
+            ("fl.example.org", "the server's certificate is not for it"),
+            ("", "--bind: an IP address, or a name"),
+        ):
+            with pytest.raises(UserError, match=told):
+                Link(federation, bind)
+        for file in ("server.key", "server.crt", "ca.crt"):
+            whole = (federation.server / file).read_bytes()
+            (federation.server / file).write_bytes(whole[:100])
+            with pytest.raises(UserError, match=f"{file}: is damaged, or no "):
+                Link(federation)
+            (federation.server / file).write_bytes(whole)
+        assert not (federation.server / "superlink.log").exists()
+
     def test_a_taken_port_is_named(self) -> None:
         import socket
 
@@ -130,7 +234,7 @@ class TestWithFlower:
             with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 cannot be used"):
                 check_free("127.0.0.1", port)
 
-    def test_a_sites_mistakes_end_in_one_line(
+    def test_mistakes_end_in_one_line(
         self,
         made: Path,
         tmp_path: Path,
@@ -140,8 +244,17 @@ class TestWithFlower:
         monkeypatch.setattr("fedgela.flower.cli._end_in_order", lambda: None)  # the tests' own process stays
         arrays: dict[str, Any] = {"x": np.zeros((20, 8, 8), np.uint8), "y": np.arange(20) % 2}
         np.savez(tmp_path / "data.npz", **arrays, class_names=np.array(["cat", "zebra"]))
-        site = ("site", made / "north")
+        (tmp_path / "binary").write_bytes(bytes(range(256)))
+        (tmp_path / "no names").write_text("\n")
+        site, new = ("site", made / "north"), ("init", tmp_path / "new")
+        (made / "east" / "key").write_text("damaged")
         for arguments, told in (
+            ((*new, "--classes", tmp_path / "binary"), "is no text"),
+            ((*new, "--classes", tmp_path / "no names"), "there are no names in"),
+            ((*new, "--classes", ","), "there are no names in ','"),
+            ((*new, "--names", ","), "there must be at least one, not 0"),
+            ((*new, "--sites", 2, "--names", "x,y,z"), "there must be as many as --sites, 2, not 3"),
+            (("site", made / "east", "--data", tmp_path / "data.npz"), "key: is damaged, or no private key"),
             ((*site, "--data", tmp_path / "data.npz"), "classes unknown to the federation: zebra"),
             ((*site, "--data", tmp_path / "none"), "there is no folder or file"),
             (site, "give this site's data"),

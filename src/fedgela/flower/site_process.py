@@ -4,7 +4,6 @@ import contextlib
 import socket
 import ssl
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +11,10 @@ from pathlib import Path
 
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
+from fedgela.flower.addresses import host_and_port
+from fedgela.flower.door import opened
 from fedgela.flower.folder import SiteFolder
-from fedgela.flower.keys import check_certificate
+from fedgela.flower.keys import check_certificate, check_site_key
 from fedgela.flower.pipe import receive, send
 from fedgela.flower.processes import free_port, last_words, start, stop
 from fedgela.flower.site import Site, agreed
@@ -25,6 +26,7 @@ LET_IN, NOT_LET_IN = "SuperNode ID:", "Failed to activate SuperNode"
 PATIENCE_SECONDS = 90.0
 RETRY_SECONDS = 5.0
 GREETING_SECONDS = 10.0
+POLL_SECONDS = 0.3
 
 
 def open_site(
@@ -38,6 +40,7 @@ def open_site(
 ) -> Site:
     """The site with its data read, and its classes compared with the federation's."""
     check_certificate(folder.ca)
+    check_site_key(folder.key)
     dataset = load_dataset(data, data_dir, image_size=image_size)
     if folder.classes:
         try:
@@ -47,6 +50,7 @@ def open_site(
     log(f"{folder.name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test samples")
     if share_classes:
         log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
+    folder.state.mkdir(mode=0o700, exist_ok=True)
     return Site(folder.federation, dataset, folder.state, device, log, share_classes)
 
 
@@ -54,20 +58,15 @@ def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
     """Answer until the SuperNode ends for good."""
     with (
         RunFolder(folder.path).locked(),  # two processes of one site would take each other's messages
-        tempfile.TemporaryDirectory(prefix="fedgela-") as place,
-        socket.socket(socket.AF_UNIX) as door,
+        opened() as (door, path),
     ):
-        # a folder of one's own, which nobody else can enter
-        path = Path(place) / "site"
-        door.bind(str(path))
-        door.listen()
         threading.Thread(target=_answer, args=(door, site), daemon=True).start()
         log(f"{folder.name}: connecting to {folder.server}")
         end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False
         while True:
             wait_for_server(folder, log)
             began = time.monotonic()
-            told = _run_node(folder, path)
+            told = _run_node(folder, path, lambda: log(f"{folder.name}: connected"))
             if NOT_LET_IN not in told:
                 raise UserError(f"Flower's SuperNode ended: {told}")
             if time.monotonic() - began > PATIENCE_SECONDS:
@@ -113,21 +112,21 @@ def wait_for_server(folder: SiteFolder, log: Callable[[str], None]) -> None:
 
 
 def _greet(folder: SiteFolder) -> None:
-    host, _, port = folder.server.rpartition(":")
+    host, port = host_and_port(folder.server)
     trusted = ssl.create_default_context(cafile=str(folder.ca))
-    with socket.create_connection((host.strip("[]"), int(port)), GREETING_SECONDS) as plain:
-        trusted.wrap_socket(plain, server_hostname=host.strip("[]")).close()
+    with socket.create_connection((host, port), GREETING_SECONDS) as plain:
+        trusted.wrap_socket(plain, server_hostname=host).close()
 
 
-def _was_let_in(folder: SiteFolder) -> bool:
-    return LET_IN.encode() in _log_of(folder).read_bytes()
+def _was_let_in(folder: SiteFolder, since: int = 0) -> bool:
+    return LET_IN.encode() in _log_of(folder).read_bytes()[since:]
 
 
 def _log_of(folder: SiteFolder) -> Path:
     return folder.path / "supernode.log"
 
 
-def _run_node(folder: SiteFolder, path: Path) -> str:
+def _run_node(folder: SiteFolder, path: Path, let_in: Callable[[], None]) -> str:
     """Flower's SuperNode from its start to its end; what it said at the end."""
     logfile = _log_of(folder)
     command = [sys.executable, "-m", "fedgela.flower.supernode", "--superlink", folder.server]
@@ -138,6 +137,10 @@ def _run_node(folder: SiteFolder, path: Path) -> str:
         since = output.tell()
         node = start(command, folder.path / "flwr", output)
     try:
+        while node.poll() is None and not _was_let_in(folder, since):
+            time.sleep(POLL_SECONDS)
+        if node.poll() is None:
+            let_in()
         node.wait()
     finally:
         stop(node)
