@@ -58,10 +58,22 @@ class Listener:
 
 
 def already_holds_a_run(path: Path) -> UserError:
+    command = command_of_a_federation(path) or f"fedgela resume {path}"
     return UserError(
-        f"{path}: this folder already holds a run; continue it with 'fedgela resume {path}', "
-        "or choose another --out"
+        f"{path}: this folder already holds a run; continue it with '{command}', or choose another --out"
     )
+
+
+def command_of_a_federation(path: Path) -> str | None:
+    """That goes on with the run in this folder, where it is one of a federation's sites."""
+    from fedgela.flower.terms import TERMS
+
+    if not (path / TERMS).exists():
+        return None
+    federation = "DIR"
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        federation = json.loads((path / TERMS).read_text())["folder"]
+    return f"fedgela federation run {federation} --resume --out {path}"
 
 
 def run(experiment: Experiment, path: Path, listener: Listener | None = None) -> Record:
@@ -96,6 +108,8 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
     `tensorboard` says whether events are written, unless that is left to the run's config."""
     listener = listener or Listener()
     folder = RunFolder(path)
+    if command := command_of_a_federation(path):
+        raise UserError(f"{path}: is a run of a federation; its sites go on with it by '{command}'")
     if not folder.exists():
         several = any(path.glob(f"*/{CONFIG}")) or any(path.glob(f"*/*/{CONFIG}"))
         hint = "; of a comparison or a search, repeat the command: it goes on" if several else ""

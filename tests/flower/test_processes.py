@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 from fedgela.flower.keys import make_key
 from fedgela.flower.processes import free_port, program
 from fedgela.flower.server_app import TERMS
-from flower.real import RealFederation, assert_close, real_federation
+from flower.real import RealFederation, assert_close, real_federation, until
 
 HOLDINGS = ((0, 1, 2), (1, 2, 3))
 ALL = ("--min-sites", len(HOLDINGS), "--wait-seconds", 150)
@@ -49,8 +49,14 @@ def test_a_run_goes_on_after_kill_9_of_the_superlink_and_equals_a_local_run(
 
 
 def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederation) -> None:
-    run = federation.run("personal", federation.experiment(algorithm="fedrep", rounds=2), *ALL)
-    run.command.ended(0, 240)
+    experiment = federation.experiment(algorithm="fedrep", rounds=2)
+    run = federation.run("personal", experiment, *ALL)
+    until((run.path / TERMS).exists, 60, lambda: run.command.said)
+    another = federation.run("meanwhile", experiment, *ALL)
+    federation.assert_complaints({f"'fedgela watch {run.path}' shows it": another.command})
+    assert not another.path.exists()
+    said = run.command.ended(0, 240)
+    assert said.index("round 2/2") < said.index("measuring the final models")
     kept = run.assert_equals_a_local_run()
     key = json.loads((run.path / TERMS).read_text())["terms"]["run"]
     for client, name in enumerate(federation.names):

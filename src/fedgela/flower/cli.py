@@ -161,6 +161,7 @@ def site(
 
 @app.command()
 def run(
+    context: typer.Context,
     folder: Folder,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
     out: Annotated[
@@ -195,42 +196,60 @@ def run(
     from fedgela.progress import make_view
 
     federation = FederationFolder.read(folder)
-    runs = folder / "runs"
+    terms: dict[str, Any] = {
+        "min_sites": min_sites,
+        "round_seconds": round_seconds,
+        "wait_seconds": wait_seconds,
+        "wire": wire,
+        "dp_noise": dp_noise,
+        "dp_clip": dp_clip,
+        "dp_delta": dp_delta,
+    }
     with make_view(Console()) as view:
         named = f" --out {out}" if out else ""
         view.goes_on = f"'fedgela federation run {folder} --resume{named}' goes on"
         if resume:
-            out = out or _last(runs)
-            result = conducting.resume(federation, out, view)
+            given = _given(context) - {"folder", "out", "resume"}
+            if fixed := given - set(conducting.CHANGEABLE):
+                raise UserError(
+                    f"{', '.join(sorted(map(_option, fixed)))}: cannot change while a run goes on; "
+                    f"{', '.join(map(_option, conducting.CHANGEABLE))} can"
+                )
+            out = out or _last(federation.runs)
+            result = conducting.resume(federation, out, view, **{name: terms[name] for name in given})
         else:
             table: dict[str, Any] = read_toml(config) if config else {}
             for setting in set_ or []:
                 set_key(table, setting)
-            if wire not in ("fp32", "bf16", "fp16"):
-                raise UserError(f"--wire: fp32, bf16 or fp16, not {wire!r}")
-            out = out or runs / f"{1 + len(list(runs.glob('*'))):03d}"
-            result = conducting.begin(
-                federation,
-                parse_experiment(table, str(config or "config")),
-                out,
-                view,
-                test_data=test_data,
-                min_sites=min_sites,
-                round_seconds=round_seconds,
-                wait_seconds=wait_seconds,
-                wire=wire,
-                dp_noise=dp_noise,
-                dp_clip=dp_clip,
-                dp_delta=dp_delta,
-            )
+            out = out or _next(federation.runs)
+            experiment = parse_experiment(table, str(config or "config"))
+            result = conducting.begin(federation, experiment, out, view, test_data=test_data, **terms)
     print_result(result, out)
 
 
+def _given(context: typer.Context) -> set[str]:
+    """What the command line has, and is not by default."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _option(parameter: str) -> str:
+    return "CONFIG.toml" if parameter == "config" else "--" + parameter.strip("_").replace("_", "-")
+
+
+def _numbered(runs: Path) -> dict[int, Path]:
+    return {int(path.name): path for path in runs.glob("*") if path.name.isdecimal()}
+
+
+def _next(runs: Path) -> Path:
+    return runs / f"{1 + max(_numbered(runs), default=0):03d}"
+
+
 def _last(runs: Path) -> Path:
-    held = sorted(path for path in runs.glob("*") if path.is_dir())
+    held = _numbered(runs)
     if not held:
         raise UserError(f"{runs}: there is no run to go on with; name its folder with --out")
-    return held[-1]
+    return held[max(held)]
 
 
 def print_result(result: dict[str, Any], out: Path) -> None:

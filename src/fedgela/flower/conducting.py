@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+import math
 import secrets
 import shutil
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import get_args
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError
@@ -16,10 +19,13 @@ from fedgela.flower.control import CONNECTION, flwr, registered
 from fedgela.flower.folder import FederationFolder
 from fedgela.flower.processes import is_listening, last_words
 from fedgela.flower.server_app import check_possible
-from fedgela.flower.terms import ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Terms
+from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
+from fedgela.flower.wire import Wire
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import Listener, already_holds_a_run
 
+CHANGEABLE = ("min_sites", "round_seconds", "wait_seconds")  # terms that may change while a run goes on
+CURRENT = ".current"  # in the folder of runs: where the one is that began last
 FLOWER_RUN = "flower-run.txt"  # the number by which Flower knows it
 SECONDS_TO_START = 120.0
 POLL_SECONDS = 0.3
@@ -56,7 +62,6 @@ def begin(
     folder = RunFolder(out)
     if folder.exists() or (out / TERMS).exists():
         raise already_holds_a_run(out)
-    _check_server(federation)
     agreed_on = Terms(
         federation=federation.id,
         run=secrets.token_hex(8),
@@ -64,50 +69,111 @@ def begin(
         classes=federation.classes,
         **terms,  # type: ignore[arg-type]
     )
-    if not 1 <= agreed_on.min_sites <= len(federation.sites):
-        raise UserError(f"--min-sites: from 1 to all {len(federation.sites)}, not {agreed_on.min_sites}")
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / ASKED, experiment.to_toml())
-    located = (
-        None
-        if test_data is None
-        else str(Path(test_data).resolve())
-        if Path(test_data).exists()
-        else test_data
-    )
-    asked = {"terms": asdict(agreed_on), "test_data": located}
-    return _go(federation, folder, asked, listener)
+    _check(agreed_on)
+    with _alone(federation, folder):
+        out.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(out / ASKED, experiment.to_toml())
+        located = (
+            None
+            if test_data is None
+            else str(Path(test_data).resolve())
+            if Path(test_data).exists()
+            else test_data
+        )
+        return _go(federation, folder, agreed_on, located, listener)
 
 
-def resume(federation: FederationFolder, out: Path, listener: Listener) -> Record:
-    """Go on from the last round that the run's folder holds."""
+def resume(federation: FederationFolder, out: Path, listener: Listener, **changed: object) -> Record:
+    """Go on from the last round that the run's folder holds; some of its terms may have changed."""
     folder = RunFolder(out)
     try:
         asked = json.loads((out / TERMS).read_text())
+        terms = replace(Terms.of(asked["terms"]), **changed)  # type: ignore[arg-type]
+        test_data = asked["test_data"]
+        _check(terms)
     except FileNotFoundError:
         raise UserError(f"{out}: there is no run of a federation in this folder (no {TERMS})") from None
-    if asked["terms"]["federation"] != federation.id:
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{out / TERMS}: is damaged ({error}); without it the run cannot go on") from None
+    if terms.federation != federation.id:
         raise UserError(f"{out}: is a run of another federation than {federation.path}")
     result = folder.result()
     if result is not None:
         listener.note("this run is finished")
         return result
-    _check_server(federation)
-    return _go(federation, folder, asked, listener)
+    _check_agreed(folder)
+    with _alone(federation, folder):
+        return _go(federation, folder, terms, test_data, listener)
 
 
-def _check_server(federation: FederationFolder) -> None:
+def _check(terms: Terms) -> None:
+    """Also of numbers that are none: NaN is in no range."""
+    everybody = len(terms.sites)
+    for holds, option, range_, found in (
+        (1 <= terms.min_sites <= everybody, "min-sites", f"from 1 to all {everybody}", terms.min_sites),
+        (0 < terms.round_seconds < math.inf, "round-seconds", "above 0", terms.round_seconds),
+        (0 <= terms.wait_seconds < math.inf, "wait-seconds", "0 or more", terms.wait_seconds),
+        (terms.wire in get_args(Wire), "wire", "fp32, bf16 or fp16", terms.wire),
+        (0 <= terms.dp_noise < math.inf, "dp-noise", "0 or more", terms.dp_noise),
+        (0 < terms.dp_clip < math.inf, "dp-clip", "above 0", terms.dp_clip),
+        (0 < terms.dp_delta < 1, "dp-delta", "between 0 and 1", terms.dp_delta),
+    ):
+        if not holds:
+            raise UserError(f"--{option}: {range_}, not {found}")
+
+
+def _check_agreed(folder: RunFolder) -> None:
+    """Only a run that has begun has it."""
+    path = folder.path / AGREED
+    if not folder.exists():
+        return
+    try:
+        Agreed.read(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; without it the run cannot go on") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: is damaged ({error}); without it the run cannot go on") from None
+
+
+@contextlib.contextmanager
+def _alone(federation: FederationFolder, folder: RunFolder) -> Iterator[None]:
+    """A federation does one run at a time: sites train one model after the other, and would be late in both.
+    A run lives in the command that conducts it, and in its ServerApp, which outlives a command that is
+    killed; each holds a lock as long as it lives."""
     if not is_listening(federation.host_here, federation.port):
         raise UserError(
             f"no server answers at {federation.address}; start it with "
             f"'fedgela federation server {federation.path}'"
         )
+    note = federation.runs / CURRENT
+    current = RunFolder(Path(note.read_text()) if note.exists() else folder.path)
+    busy = UserError(
+        f"a run is going on in {current.path}, and a federation does one at a time; "
+        f"'fedgela watch {current.path}' shows it"
+    )
+    federation.runs.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(RunFolder(federation.runs).locked())
+        except UserError:
+            raise busy from None
+        if current.is_locked():
+            raise busy
+        write_atomically(note, str(folder.path.resolve()))
+        yield
 
 
-def _go(federation: FederationFolder, folder: RunFolder, asked: Record, listener: Listener) -> Record:
+def _go(
+    federation: FederationFolder, folder: RunFolder, terms: Terms, test_data: str | None, listener: Listener
+) -> Record:
     path = folder.path
+    asked = {
+        "folder": str(federation.path.resolve()),
+        "terms": asdict(terms),
+        "test_data": test_data,
+        "nodes": {str(node): site for node, site in registered(federation).items()},
+    }
     with folder.locked():  # nobody else conducts it; the ServerApp takes the lock from here
-        asked["nodes"] = {str(node): site for node, site in registered(federation).items()}
         write_json(path / TERMS, asked)
         for old in (ALIVE, ERROR, STARTED):
             (path / old).unlink(missing_ok=True)
@@ -140,16 +206,18 @@ def _watch(
     end = time.monotonic() + SECONDS_TO_START
     again = f"'fedgela federation run {federation.path} --resume --out {path}' goes on from the last round"
     while True:
+        # read in the reverse of the order of writing, so that nothing is told before what it follows
         alive = _alive(path)
-        for line in notes.lines():
-            listener.note(line)
+        result = folder.result()
+        noted = notes.lines()
         if metrics is None and (path / STARTED).exists():
             started = json.loads((path / STARTED).read_text())
             metrics = Followed(path / METRICS, at=started["metrics_bytes"])
             listener.started(folder.experiment(), started["done"])
         for line in metrics.lines() if metrics else []:
             listener.round(json.loads(line))
-        result = folder.result()
+        for line in noted:
+            listener.note(line)
         if result is not None:
             listener.finished(result)
             return result
@@ -166,13 +234,7 @@ def _watch(
 
 def _alive(path: Path) -> bool | None:
     """Whether the ServerApp is alive; None where it has not begun yet."""
-    if not (path / ALIVE).exists():
-        return None
-    try:
-        with RunFolder(path).locked():  # which goes with the process that holds it, however it ends
-            return False
-    except UserError:
-        return True
+    return RunFolder(path).is_locked() if (path / ALIVE).exists() else None
 
 
 class Followed:
