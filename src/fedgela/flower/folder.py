@@ -210,7 +210,8 @@ def _readme(name: str, classes: tuple[str, ...], address: str) -> str:
     about_classes = (
         f"The federation's classes are: {', '.join(classes)}. Name yours the same."
         if classes
-        else "The sites' class names are collected when a run begins: name the same class alike everywhere."
+        else "The sites' class names are collected when a run begins, so that the server is told which "
+        "classes you have: name the same class alike everywhere."
     )
     return f"""# {name}: a site of a fedgela federation
 

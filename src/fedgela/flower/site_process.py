@@ -51,7 +51,7 @@ def open_site(
     if share_classes:
         log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
     folder.state.mkdir(mode=0o700, exist_ok=True)
-    return Site(folder.federation, dataset, folder.state, device, log, share_classes)
+    return Site(folder.federation, dataset, folder.state, device, log, share_classes, folder.classes)
 
 
 def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
