@@ -1,7 +1,7 @@
 """The server's process: killed while it starts, without its database, and at another address than usual."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.flower.processes import is_listening
-from flower.real import RealFederation, real_federation, until
+from flower.real import Command, RealFederation, real_federation, until
 from flower.sites import HOLDINGS
 
 OTHER_ADDRESS = "127.0.0.2"  # of this machine; what is tried at 127.0.0.1 only fails here
@@ -31,17 +31,41 @@ def database(federation: RealFederation) -> Path:
     return federation.made.server / "flower.db"
 
 
-def nodes(federation: RealFederation) -> list[str]:
-    """Names of those that Flower knows."""
+def lose_database(federation: RealFederation) -> None:
+    for file in federation.made.server.glob("flower.db*"):
+        file.unlink()
+
+
+def asked(federation: RealFederation, question: str) -> list[str]:
+    """Of Flower's database, as far as it is made."""
     try:
         with sqlite3.connect(f"{database(federation).as_uri()}?mode=ro", uri=True) as flower:
-            return sorted(name for (name,) in flower.execute("SELECT name FROM node"))
-    except sqlite3.OperationalError:  # not made yet
+            return sorted(name for (name,) in flower.execute(question))
+    except sqlite3.OperationalError:
         return []
 
 
+def nodes(federation: RealFederation) -> list[str]:
+    """Names of those that Flower knows."""
+    return asked(federation, "SELECT name FROM node")
+
+
+def starting(federation: RealFederation) -> Command:
+    lose_database(federation)
+    return federation.command("server", federation.made.path, "--bind", federation.host)
+
+
+def test_a_server_that_is_killed_while_its_database_is_made_starts_again(federation: RealFederation) -> None:
+    server = starting(federation)
+    until(lambda: asked(federation, "SELECT name FROM sqlite_master"), 60, lambda: f"tables: {server.said}")
+    server.cut_power()
+    assert not nodes(federation), "it was killed too late for this test"
+    federation.server()
+    assert nodes(federation) == federation.names
+
+
 def test_a_server_that_is_killed_between_two_registrations_starts_again(federation: RealFederation) -> None:
-    server = federation.command("server", federation.made.path, "--bind", OTHER_ADDRESS)
+    server = starting(federation)
     until(lambda: nodes(federation), 60, lambda: f"a first node: {server.said}")
     server.kill()
     until(lambda: not federation.answers, 60, lambda: "the end of the SuperLink")
@@ -50,11 +74,26 @@ def test_a_server_that_is_killed_between_two_registrations_starts_again(federati
     assert nodes(federation) == federation.names
 
 
-def test_sites_are_registered_anew_where_flowers_database_is_gone(federation: RealFederation) -> None:
-    for file in federation.made.server.glob("flower.db*"):
-        file.unlink()
-    federation.server()
-    federation.site("site-0").wait_for("site-0: connected")
+def of_another_make(path: Path) -> None:
+    with sqlite3.connect(path) as flower:
+        flower.execute("CREATE TABLE nothing_of_flowers (id INTEGER)")
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"damaged" * 1000)
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("spoilt", [None, of_another_make, no_database])
+def test_sites_are_registered_anew_where_flowers_database_is_lost(
+    federation: RealFederation, spoilt: Callable[[Path], object] | None
+) -> None:
+    lose_database(federation)
+    if spoilt:
+        spoilt(database(federation))
+    server = federation.server()
+    assert ("could not use its database" in server.said) == bool(spoilt)
+    assert nodes(federation) == federation.names
 
 
 def test_a_run_at_another_address_than_127_0_0_1(federation: RealFederation) -> None:

@@ -117,7 +117,7 @@ def server(
     _end_in_order()
     federation = FederationFolder.read(folder)
     address = address_of(bind, federation.port)
-    link = Link(federation, bind)
+    link = Link(federation, bind, _say)
     try:
         if not is_this_machine(bind):
             _say(f"note: whoever reaches {address} can start code on all sites; see docs/threat-model.md")

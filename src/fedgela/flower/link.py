@@ -12,29 +12,57 @@ from fedgela.flower.keys import check_certificate, check_server_key, names_of
 from fedgela.flower.processes import check_free, is_listening, last_words, start, stop
 
 SECONDS_TO_START = 60.0
+DATABASE, UNUSABLE = "flower.db", "unusable-flower.db"
+OF_DATABASE = (b"sqlite3.", b"Exit Code: 105")  # words of Flower that ends for its database
+
+
+class UnusableDatabase(UserError):
+    pass
 
 
 class Link:
     """A running SuperLink."""
 
-    def __init__(self, folder: FederationFolder, bind: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        folder: FederationFolder,
+        bind: str = "127.0.0.1",
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         server = folder.server
         for certificate in ("ca.crt", "server.crt"):
             check_certificate(server / certificate)
         check_server_key(server / "server.key", server / "server.crt")
         self._check_bind(folder, bind)
         self.log = server / "superlink.log"
+        folder.listens_at(bind)
+        try:
+            self._start(folder, bind)
+        except UnusableDatabase:
+            # Flower makes its database in many steps, and cannot go on where it was killed between them. All
+            # that matters is elsewhere: sites are registered anew, and runs go on from their own folders
+            for file in sorted(server.glob(f"{DATABASE}*")):
+                file.rename(file.with_name(file.name.replace(DATABASE, UNUSABLE, 1)))
+            note(f"Flower could not use its database, which is now {server / UNUSABLE}; it makes a new one")
+            self._start(folder, bind)
+        try:
+            register(folder)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, folder: FederationFolder, bind: str) -> None:
+        server = folder.server
         command = ["flower-superlink", "--host", bind, "--port", str(folder.port)]
         command += ["--ssl-ca-certfile", str(server / "ca.crt")]
         command += ["--ssl-certfile", str(server / "server.crt"), "--ssl-keyfile", str(server / "server.key")]
         command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        command += ["--database", str((server / "flower.db").resolve())]
-        folder.listens_at(bind)
+        command += ["--database", str((server / DATABASE).resolve())]
         with self.log.open("ab") as log:
+            since = log.tell()
             self.process = start(command, server / "flwr", log)
         try:
-            self._wait(folder)
-            register(folder)
+            self._wait(folder, since)
         except BaseException:
             self.stop()
             raise
@@ -54,11 +82,13 @@ class Link:
         check_free(folder.host_here, folder.port)  # a server of this federation may listen elsewhere
         check_free(bind, folder.port)
 
-    def _wait(self, folder: FederationFolder) -> None:
+    def _wait(self, folder: FederationFolder, since: int) -> None:
         end = time.monotonic() + SECONDS_TO_START
         while not is_listening(folder.host_here, folder.port):
             if self.process.poll() is not None or time.monotonic() > end:
-                raise UserError(f"Flower's SuperLink did not start: {last_words(self.log)}")
+                said = self.log.read_bytes()[since:]
+                kind = UnusableDatabase if any(words in said for words in OF_DATABASE) else UserError
+                raise kind(f"Flower's SuperLink did not start: {last_words(self.log, since)}")
             time.sleep(0.1)
 
     def wait(self, note: Callable[[str], None]) -> None:
