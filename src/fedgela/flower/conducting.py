@@ -28,6 +28,7 @@ CHANGEABLE = ("min_sites", "round_seconds", "wait_seconds")  # terms that may ch
 CURRENT = ".current"  # in the folder of runs: where the one is that began last
 FLOWER_RUN = "flower-run.txt"  # the number by which Flower knows it
 SECONDS_TO_START = 120.0
+SECONDS_TO_STOP = 10.0
 POLL_SECONDS = 0.3
 APP = """[project]
 name = "fedgela-app"
@@ -194,6 +195,9 @@ def _go(
         return _watch(federation, folder, listener, notes, log)
     except KeyboardInterrupt:
         flwr(federation, "stop", run, CONNECTION)
+        end = time.monotonic() + SECONDS_TO_STOP
+        while folder.is_locked() and time.monotonic() < end:  # the next run is refused until then
+            time.sleep(POLL_SECONDS)
         raise
 
 

@@ -30,7 +30,7 @@ class Link:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         server = folder.server
-        for certificate in ("ca.crt", "server.crt"):
+        for certificate in ("server.crt", "ca.crt"):
             check_certificate(server / certificate)
         check_server_key(server / "server.key", server / "server.crt")
         self._check_bind(folder, bind)
