@@ -24,6 +24,7 @@ from fedgela.runfolder import RunFolder
 LET_IN, NOT_LET_IN = "SuperNode ID:", "Failed to activate SuperNode"
 # the server takes a site that was killed for alive until two of its heartbeats, of 30 s, are missing
 PATIENCE_SECONDS = 90.0
+REGISTERING_SECONDS = 10.0  # a server that has just been started listens before it knows the keys
 RETRY_SECONDS = 5.0
 GREETING_SECONDS = 10.0
 POLL_SECONDS = 0.3
@@ -63,6 +64,8 @@ def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
         threading.Thread(target=_answer, args=(door, site), daemon=True).start()
         log(f"{folder.name}: connecting to {folder.server}")
         end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False
+        wait_for_server(folder, log)
+        registered_by = time.monotonic() + REGISTERING_SECONDS
         while True:
             wait_for_server(folder, log)
             began = time.monotonic()
@@ -72,14 +75,14 @@ def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
             if time.monotonic() - began > PATIENCE_SECONDS:
                 end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False  # it had been let in before
             # a site that was never let in has no process that the server could still take for alive
-            if time.monotonic() > end or not _was_let_in(folder):
+            if time.monotonic() > (end if _was_let_in(folder) else registered_by):
                 raise UserError(
                     f"{folder.server} does not let this site in: its key ({folder.key}) is not registered "
                     "there, or is in use by another process; was the federation made anew, or the folder "
                     "copied?"
                 )
             if not told_to_wait:
-                log(f"{folder.name}: not let in yet (a process that was killed counts as alive for a minute)")
+                log(f"{folder.name}: not let in yet (the server starts, or takes a killed process for alive)")
                 told_to_wait = True
             time.sleep(RETRY_SECONDS)
 
