@@ -169,7 +169,7 @@ def effect(method: FedAvg) -> Any:
     torch.manual_seed(0)
     vectors = method.client_vectors(torch.tensor([5, 1, 0, 0]), {})
     reads = {k: v for k, v in vars(method).items() if k not in ("phi", "E_W", "head_epochs", "body_epochs")}
-    return vectors, method.phases(10), sorted(method.head(8, 4, 0).state_dict().items()), reads
+    return vectors, method.phases(7), sorted(method.head(8, 4, 0).state_dict().items()), reads
 
 
 @EVERY

@@ -26,8 +26,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederat
     """Started once: its server and two sites stay for all tests here."""
     with real_federation(tmp_path_factory.mktemp("federation"), HOLDINGS) as made:
         made.server()
-        for name in made.names:
-            made.site(name)
+        for site in [made.site(name) for name in made.names]:
+            site.wait_for(": connected")
         yield made
 
 
