@@ -184,7 +184,9 @@ def test_other_data_than_the_runs_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "run")
 
 
-def test_files_that_are_no_models(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_files_that_are_no_models(
+    trained: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(UserError, match=r"there is no such file"):
         load_model(tmp_path / "model.pt2")
     for suffix in (".pt2", ".onnx"):
@@ -193,6 +195,7 @@ def test_files_that_are_no_models(trained: dict[str, Path], tmp_path: Path) -> N
         (tmp_path / f"model{suffix}").write_bytes(b"no model")
         with pytest.raises(UserError, match=f"cannot be read as an? {suffix} file"):
             load_model(tmp_path / f"model{suffix}")
+    assert "Traceback" not in caplog.text
     with pytest.raises(UserError, match=r"ending in \.onnx or \.pt2, not 'model.h5'"):
         export(trained["fedgela"], tmp_path / "model.h5")
 

@@ -112,6 +112,9 @@ def test_image_files_need_a_model_of_squares(tmp_path: Path) -> None:
         read_samples(picture, InputSpec("image", (3, 8, 9)), CLASSES)
     with pytest.raises(UserError, match="there is no such file or folder"):
         read_samples(tmp_path / "none", GREY, CLASSES)
+    (tmp_path / "notes.md").write_text("no image")
+    with pytest.raises(UserError, match=r"notes.md: is no image"):
+        read_samples(tmp_path / "notes.md", GREY, CLASSES)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no images"):
         read_samples(tmp_path / "empty", GREY, CLASSES)

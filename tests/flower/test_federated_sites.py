@@ -17,7 +17,6 @@ from fedgela.config import Experiment
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
 from fedgela.evaluation import client_accuracies, diverged
-from fedgela.flower import exchange
 from fedgela.flower.outgoing import NotDeclared, check, declared
 from fedgela.flower.privacy import CentralPrivacy, Releases
 from fedgela.flower.server_app import together
@@ -34,14 +33,7 @@ from helpers import tiny
 METHODS = [name for name, method in ALGORITHMS.items() if not method.pooled]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.0)
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    return write_data(tmp_path)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def small(whole: Path, **changes: Any) -> Experiment:

@@ -17,7 +17,7 @@ from fedgela.config import Experiment
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.flower import exchange, sharing
+from fedgela.flower import sharing
 from fedgela.flower.wire import decode, encode
 from fedgela.progress import PlainView
 from fedgela.runfolder import FolderStore, RunFolder
@@ -31,14 +31,7 @@ NAN, MANY = float("nan"), torch.tensor([10**6])
 KEYS = {"train": "state_lost", "join": "tested", "classes": "classes"}  # by which an answer is known
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.0)
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    return write_data(tmp_path)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def small(whole: Path, **changes: Any) -> Experiment:

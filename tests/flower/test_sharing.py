@@ -9,24 +9,17 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.evaluation import Record
-from fedgela.flower import exchange, sharing
+from fedgela.flower import sharing
 from fedgela.flower.outgoing import NotDeclared, check
 from fedgela.flower.site import Site
 from fedgela.flower.wire import decode, encode
-from flower.sites import CLASSES, HOLDINGS, Played, write_data
+from flower.sites import CLASSES, HOLDINGS, Played
 from helpers import tiny
 
 C = len(CLASSES)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.0)
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    return write_data(tmp_path)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def played(whole: Path, sharing_sites: tuple[int, ...], own_test_set: bool = False, **changes: Any) -> Played:

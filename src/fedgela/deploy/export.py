@@ -1,7 +1,5 @@
 """Exporting a trained model to one file that needs nothing of this package: ONNX, or PyTorch's own .pt2."""
 
-import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -10,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, only_run, trained_model
+from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, only_run, quiet, trained_model
 from fedgela.deploy.predictor import Predictor, Which
 from fedgela.errors import UserError
 from fedgela.files import TEMPORARY, check_folder
@@ -32,7 +30,7 @@ def export(path: Path, out: Path, client: int | None = None, which: Which = "las
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.stem}{TEMPORARY}{out.suffix}")
     try:
-        with _quiet():
+        with quiet():
             program = _program(predictor, samples)
             if out.suffix == ".onnx":
                 _save_onnx(program, card, unfinished)
@@ -94,17 +92,3 @@ def _samples(spec: InputSpec) -> Tensor:
     if spec.kind == "tokens":
         return torch.randint(spec.vocabulary, size, generator=draw)
     return torch.randint(256, size, generator=draw, dtype=torch.uint8)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporters speak of themselves: of packages that they do without, of what they deprecate."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,7 +1,10 @@
 """A model to be asked: of a run's folder, or exported; with what its users must know of it."""
 
 import json
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -97,10 +100,28 @@ def trained_model(run: Run, client: int | None, which: Which) -> tuple[Predictor
     return predictor, Card(title, client, round, data.spec, names, data.fingerprint)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """PyTorch's exporters speak of themselves: of packages that they do without, of what they deprecate, and
+    of a damaged file with a traceback."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _of_pt2(path: Path) -> Model:
     extra = {CARD: ""}
     try:
-        program = torch.export.load(path, extra_files=extra)
+        with quiet():
+            program = torch.export.load(path, extra_files=extra)
     except Exception as error:  # whatever a damaged archive makes torch stumble over
         raise UserError(f"cannot be read as a .pt2 file ({_first_line(error)})") from None
     return Model(_card(extra[CARD]), program.module())

@@ -40,6 +40,8 @@ def read_samples(
         with naming(path):
             return _of_table(table, spec, classes, unreadable)
     with naming(path):
+        if path.is_file() and path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"is no image ({', '.join(SUFFIXES)}), no .npz and no .parquet file")
         return _of_images(path, spec, classes, unreadable)
 
 
