@@ -234,8 +234,8 @@ def measured() -> list[str]:
 
     standings = Standings(read_ledger(ROOT / "results/ledger.jsonl"))
     lines = [
-        "| data, split, model | seeds | GA, FedAvg | GA, FedGELA | PA, FedAvg | PA, FedGELA |",
-        "|---|---|---|---|---|---|",
+        "| data, split, model | clients | seeds | GA, FedAvg | GA, FedGELA | PA, FedAvg | PA, FedGELA |",
+        "|---|---|---|---|---|---|---|",
     ]
 
     def shown(standing: Standing, metric: str, when: str) -> str:
@@ -254,7 +254,9 @@ def measured() -> list[str]:
                         for metric, when in (("GA", LAST_TENTH), ("PA", "last"))
                         for standing in (base, gela)
                     ]
-                    lines.append(f"| {where} | {len(gela.entries)} | " + " | ".join(figures) + " |")
+                    clients = f"{config.get('sample') or config['clients']} of {config['clients']}"
+                    row = [where, clients, str(len(gela.entries)), *figures]
+                    lines.append("| " + " | ".join(row) + " |")
     return lines
 
 

@@ -133,6 +133,23 @@ def test_best_baseline_and_margins(make_entry) -> None:
     assert "incomplete" in row(section(incomplete, "Table 5"), "Best baseline, cifar10 p10c2")
 
 
+def test_margins_of_means_over_settings(make_entry) -> None:
+    where = "backbones/svhn/simple-cnn-"
+    settings = ["full-iid", "full-dir0.5", "full-dir0.1", "part-iid", "part-dir0.5", "part-dir0.2"]
+    gains = {"fedavg": [0] * 6, "fedgela": [6, 5, 4, 3, 2, 1]}
+    entries = [
+        make_entry(f"{where}{setting}/{method}", PA=90 + gain, GA=80 - gain)
+        for method, by_setting in gains.items()
+        for setting, gain in zip(settings, by_setting, strict=True)
+    ]
+    line = "svhn simple-cnn, mean of 6 settings, over FedAvg"
+    assert "| +2.85 | ▲ +3.50 | ▲ +3.50 | +3.04 | ▼ −3.50 |" in row(
+        shown(entries).split("## Margins")[1], line
+    )
+    assert line not in shown(entries[1:])  # one setting is missing
+    assert "over best baseline" not in shown(entries)
+
+
 def test_a_swinging_GA_is_shown_as_its_mean_over_the_last_tenth_too(make_entry) -> None:
     curves = {"fedavg": [50.0] * 18 + [20.0, 30.0], "fedgela": [10.0] * 18 + [40.0, None]}
     entries = [make_entry(f"{WHERE}/{m}", GA=60.0, line={"GA_by_round": tuple(c)}) for m, c in curves.items()]

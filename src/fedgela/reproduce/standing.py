@@ -98,26 +98,18 @@ class Standings:
         """A cell's standings of one task: one, or several of a method that was run with several settings."""
         return [standing for standing in self.all_of(cell) if standing.task == task]
 
+    def tasks(self, chosen: Iterable[Cell]) -> list[Task]:
+        """That any of these cells was tried on; the paper's own, without notes, first."""
+        tasks = {standing.task for cell in chosen for standing in self.all_of(cell)}
+        return sorted(tasks, key=lambda task: (task[0], task[1] or ""))
+
+    def of_task(self, task: Task, chosen: Iterable[Cell]) -> list[list[Standing]]:
+        """The standings of each of these cells that was tried on the task."""
+        return [found for cell in chosen if (found := self.under(task, cell))]
+
     def together(self, chosen: Sequence[Cell]) -> list[list[Standing]]:
         """These cells' standings of one task: of the one that most cells were tried on, or the paper's."""
-        tasks = {standing.task for cell in chosen for standing in self.all_of(cell)}
-        # sorted: the paper's own task, without notes, is first among equals
-        by_task = [
-            [found for cell in chosen if (found := self.under(task, cell))]
-            for task in sorted(tasks, key=lambda task: (task[0], task[1] or ""))
-        ]
-        return max(by_task, key=len, default=[])
-
-    def summary(self, summary: Summary, metric: str) -> dict[Draw, float]:
-        """A summary's value on each draw on which all of its cells were run, as one task. A best baseline has
-        the best of its settings, any other row a method's own as in the paper."""
-        found: dict[Draw, dict[str, float]] = {}
-        for of_cell in self.together(summary.cells):
-            counted = of_cell if summary.row == BEST_BASELINE else of_cell[:1]
-            for draw, value in best_values(counted, metric).items():
-                found.setdefault(draw, {})[of_cell[0].cell.id] = value
-        combined = {draw: summary.combine(values) for draw, values in sorted(found.items())}
-        return {draw: value for draw, value in combined.items() if value is not None}
+        return max((self.of_task(task, chosen) for task in self.tasks(chosen)), key=len, default=[])
 
     def reached(self, standing: Standing) -> dict[int, tuple[int | None, float | None]]:
         """Rounds to FedAvg's best GA on the same seed, and the speedup over FedAvg's own (Table 9)."""
@@ -146,6 +138,20 @@ def best_values(standings: Iterable[Standing], metric: str, when: str = "best") 
         for draw, value in standing.values(metric, when).items():
             found[draw] = max(value, found.get(draw, value))
     return found
+
+
+def combined(
+    summary: Summary, together: Sequence[Sequence[Standing]], metric: str, when: str = "best"
+) -> dict[Draw, float]:
+    """A summary's value on each draw on which all of its cells were run. A best baseline has the best of its
+    settings, any other row a method's own as in the paper."""
+    found: dict[Draw, dict[str, float]] = {}
+    for of_cell in together:
+        counted = of_cell if summary.row == BEST_BASELINE else of_cell[:1]
+        for draw, value in best_values(counted, metric, when).items():
+            found.setdefault(draw, {})[of_cell[0].cell.id] = value
+    values = {draw: summary.combine(of_cells) for draw, of_cells in sorted(found.items())}
+    return {draw: value for draw, value in values.items() if value is not None}
 
 
 def _records(entry: Entry) -> list[dict[str, Any]]:

@@ -1,0 +1,139 @@
+"""The paper's claims and ours: FedGELA's margins over FedAvg and over the best baseline."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, common, distinct, summaries
+from fedgela.reproduce.document import Field, Grid
+from fedgela.reproduce.fields import NOTHING, Notes, marked, signed
+from fedgela.reproduce.standing import (
+    LAST_TENTH,
+    Draw,
+    Standing,
+    Standings,
+    best_values,
+    combined,
+    mean_and_std,
+)
+
+MOMENTS = {"PA": ("best", "last"), "GA": ("best", "last", LAST_TENTH)}
+EXPLAINED = (
+    "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
+    "apart). Ours are paired by seed and of one task: the same model, data, rounds and other settings but "
+    "the method's own; against the best baseline they are given where all ten were run, each with the best "
+    "of the settings that it was run with. ▲ marks a margin that reaches the paper's, ▼ one that does not. "
+    "Means over settings are given where all of them were run."
+)
+_MOMENTS = [(metric, when) for metric, moments in MOMENTS.items() for when in moments]
+
+Figures = Mapping[tuple[str, str], Mapping[Draw, float]]  # by metric and moment
+
+
+def margins_of_fedgela(standings: Standings, notes: Notes) -> Grid | None:
+    rows = (*_in_settings(standings, notes), *_of_averages(standings, notes))
+    if not rows:
+        return None
+    head = ["where"]
+    for metric, moments in MOMENTS.items():
+        head += [f"{metric} paper", *(f"{metric} ours, {when}" for when in moments)]
+    return Grid(tuple(head), rows)
+
+
+def _in_settings(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ...]]:
+    for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
+        siblings = {c.method: c for c in cells(cell.table, cell.dataset, cell.setting)}
+        baselines = [siblings[m] for m in common().baselines if m in siblings]
+        for mine in standings.all_of(cell):
+            for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
+                theirs = [found for other in others if (found := standings.under(mine.task, other))]
+                if theirs and len(theirs) == len(others):
+                    counted = [mine, *itertools.chain(*theirs)]
+                    yield _row(
+                        Field(f"{cell.dataset} {cell.setting}, over {against}", notes.numbers(counted)),
+                        {metric: _printed(cell, others, metric) for metric in MOMENTS},
+                        mine.comparable,
+                        {moment: mine.values(*moment) for moment in _MOMENTS},
+                        {moment: _best_of_all(theirs, *moment) for moment in _MOMENTS},
+                    )
+
+
+def _best_of_all(theirs: Sequence[Sequence[Standing]], metric: str, when: str) -> dict[Draw, float]:
+    """The best of the others on each draw that all of them have; a method by the best of its settings."""
+    others = [best_values(of_cell, metric, when) for of_cell in theirs]
+    draws = set(others[0]).intersection(*others)
+    return {draw: max(other[draw] for other in others) for draw in draws}
+
+
+def _printed(cell: Cell, others: Sequence[Cell], metric: str) -> float | None:
+    numbers = [other.printed[metric].value for other in others if metric in other.printed]
+    mine = cell.printed[metric].value if metric in cell.printed else None
+    values = [number for number in numbers if number is not None]
+    if len(others) > 1 and len(values) < len(others):
+        # the paper may print the best baseline itself, without the ten
+        for summary in summaries(cell.table):
+            place = (summary.dataset, summary.column, summary.row)
+            if place == (cell.dataset, cell.setting, BEST_BASELINE) and metric in summary.printed:
+                best = summary.printed[metric].value
+                values = [] if best is None else [best]
+    return None if mine is None or not values else mine - max(values)
+
+
+def _of_averages(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ...]]:
+    """Where the paper prints means over settings, and the ledger has all of these settings."""
+    rows = {(s.table, s.dataset, s.column, s.row): s for s in summaries() if len(s.groups) > 1}
+    for (name, dataset, column, row), mine in rows.items():
+        for against, other in (("FedAvg", "fedavg"), ("best baseline", BEST_BASELINE)):
+            theirs = rows.get((name, dataset, column, other))
+            if row != "fedgela" or theirs is None:
+                continue
+            for task in standings.tasks(mine.cells):
+                ours, others = (standings.of_task(task, s.cells) for s in (mine, theirs))
+                figures, other_figures = (
+                    {moment: combined(summary, found, *moment) for moment in _MOMENTS}
+                    for summary, found in ((mine, ours), (theirs, others))
+                )
+                if any(set(figures[moment]) & set(other_figures[moment]) for moment in _MOMENTS):
+                    counted = list(itertools.chain(*ours, *others))
+                    settings = f"mean of {len(mine.groups)} settings"
+                    yield _row(
+                        Field(
+                            f"{dataset} {column}, {settings}, over {against}",
+                            notes.numbers(counted),
+                        ),
+                        {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
+                        all(standing.comparable for standing in counted),
+                        figures,
+                        other_figures,
+                    )
+
+
+def _difference(mine: Summary, theirs: Summary, metric: str) -> float | None:
+    ours, others = (s.printed[metric].value if metric in s.printed else None for s in (mine, theirs))
+    return None if ours is None or others is None else ours - others
+
+
+def _row(
+    where: Field, paper: Mapping[str, float | None], comparable: bool, mine: Figures, theirs: Figures
+) -> tuple[Field, ...]:
+    fields = [where]
+    for metric, moments in MOMENTS.items():
+        printed = paper[metric]
+        fields.append(NOTHING if printed is None else Field(signed(printed)))
+        for when in moments:
+            ours, others = mine[metric, when], theirs[metric, when]
+            fields.append(
+                _our_margin(
+                    [value - others[draw] for draw, value in ours.items() if draw in others],
+                    printed if comparable else None,
+                )
+            )
+    return tuple(fields)
+
+
+def _our_margin(paired: Sequence[float], goal: float | None) -> Field:
+    """`goal` is the paper's margin, where it is of the same task."""
+    if not paired:
+        return NOTHING
+    mean, std = mean_and_std(paired)
+    text = signed(mean) + ("" if std is None else f" ± {std:.2f}")
+    return Field(text) if goal is None else marked(text, round(mean, 2) >= round(goal, 2))
