@@ -5,6 +5,7 @@ python results/tables.py            # rewrites the docs
 """
 
 import inspect
+import itertools
 import json
 import re
 import statistics
@@ -260,11 +261,37 @@ def measured() -> list[str]:
     return lines
 
 
+def alignment() -> list[str]:
+    """Mean cosine of clients' features with their class's vector, by the class's share of them; and GA."""
+    found = _data("alignment")
+    partitions = list(dict.fromkeys(row["partition"] for row in found["rows"]))
+    methods = list(dict.fromkeys(row["method"] for row in found["rows"]))
+    edges = found["edges"]
+    ranges = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
+    lines = [
+        "| split | Phi | " + " | ".join(f"cosine, x {text}" for text in ranges) + " | GA |",
+        "|---" * (len(ranges) + 3) + "|",
+    ]
+    for partition in partitions:
+        for method in methods:
+            rows = [r for r in found["rows"] if (r["partition"], r["method"]) == (partition, method)]
+            cells = []
+            for i in range(len(ranges)):
+                samples = sum(row["samples"][i] for row in rows)
+                cosine = sum(row["cosine_sums"][i] for row in rows) / samples if samples else None
+                cells.append("–" if cosine is None else f"{cosine:.2f}")
+            GA = [row["GA"] for row in rows]
+            cells.append(f"{statistics.fmean(GA):.1f} ± {statistics.stdev(GA):.1f}")
+            lines.append(f"| `{partition}` | {method} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def render(marker: str) -> list[str]:
     name, *rest = marker.split()
     if name == "demo":
         return ["```", *(ROOT / "results/demo.txt").read_text().splitlines(), "```"]
     whole = {
+        "alignment": alignment,
         "burden": burden,
         "federation-overhead": federation_overhead,
         "growth": growth,

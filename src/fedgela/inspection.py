@@ -27,7 +27,7 @@ EXAMPLES = 5  # duplicates named of each kind
 
 # the rules of thumb, see docs/inspect.md
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
-MANY_MISSING = 0.2  # from here on FedGELA was seen to help
+MANY_MISSING = 0.2  # from here on FedGELA was seen to help, but for skew with all clients in every round
 BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi
 RARE = 0.05  # chance that a round has no client with a class
 
@@ -160,6 +160,11 @@ class Inspection:
             i = np.arange(few)
             chances.append(float(np.prod(np.clip((able - many - i) / (able - i), 0, 1))))
         return float(np.mean(chances))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether only some of the clients train in a round."""
+        return self.experiment.sample is not None and self.experiment.sample < self.clients
 
     @cached_property
     def median_imbalance(self) -> float:
@@ -311,19 +316,20 @@ def advise(found: Inspection) -> Advice:
     }
     if missing < FEW_MISSING:
         few = f"only {cells}" if missing else "no client lacks a class"
-        if ratio <= BALANCED:
+        if ratio <= BALANCED and not found.is_sampled:
             return Advice("unlikely", f"{few} and {balance}: FedAvg is fine", {}, _warnings(found, False))
-        verdict, reason = "perhaps", f"{few}, but {balance}: compare it with FedAvg"
+        verdict, reason = "perhaps", f"{few} and {balance}"
+    elif missing < MANY_MISSING:
+        verdict, reason = "perhaps", f"{cells} and {balance}; so few missing were hardly tried"
+    elif ratio <= BALANCED:
+        verdict, reason = "likely", f"{cells} and {balance}, balanced as the paper's Phi expects"
     else:
-        verdict, reason = "likely", f"{cells} and {balance}"
-        if ratio <= BALANCED:
-            reason += ", balanced as the paper's Phi expects"
-        else:
-            reason += ", which a gentler Phi bears better"
-        if found.experiment.model == "simple-cnn":
-            verdict, reason = "perhaps", f"{reason}; but with simple-cnn FedAvg had the better GA"
-        elif missing < MANY_MISSING:
-            verdict, reason = "perhaps", f"{reason}; so few missing were not tried"
+        verdict = "likely" if found.is_sampled else "perhaps"
+        reason = f"{cells} and {balance}, which a gentler Phi bears better"
+    if found.is_sampled:
+        reason += "; where some of the clients train in a round, it was ahead"
+    elif verdict == "perhaps":
+        reason += "; compare it with FedAvg"
     return Advice(verdict, reason, settings, _warnings(found, True))
 
 

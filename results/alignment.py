@@ -1,0 +1,76 @@
+"""How well clients' features point along their class's vector, by how common the class is on the client.
+
+    python results/alignment.py results/alignment.json
+
+The global classifier has all vectors at one length, so that GA needs features along them. Digits, with the
+base settings of results/sweeps/digits-options.json; local models of the last round, on what they trained on.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+from fedgela.config import parse_experiment
+from fedgela.report.loading import find_runs
+from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runs import run
+from fedgela.trained import empty_net, federation_of
+
+BASE = {"dataset": "digits", "validation": 0.2, "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
+METHODS: dict[str, dict[str, Any]] = {
+    "FedGE: all at one length": {"name": "fedge"},
+    "phi = power:0.5": {"name": "fedgela", "phi": "power:0.5"},
+    "phi = power:1, the paper's": {"name": "fedgela"},
+}
+SEEDS = range(103, 108)
+EDGES = (0, 0.02, 0.05, 0.2, 1)  # of x = n_kc / n_k
+
+
+def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+    """GA, and the mean cosine and the number of samples in each range of x."""
+    table = {**BASE, "partition": partition, "seed": seed, "algorithm": {**algorithm, "E_W": 3.0}}
+    run(parse_experiment(table), folder)
+    (found,) = find_runs([folder], print)
+    checkpoint = RunFolder(folder).newest()
+    assert checkpoint is not None
+    federation = federation_of(found.experiment)
+    data, net = federation.data, empty_net(found.experiment, federation)
+    store = FolderStore(RunFolder(folder).clients, checkpoint.clients)
+    x, cosines = [], []
+    for k in range(federation.clients):
+        model = store.get(k)
+        assert model is not None, "all clients train in every round"
+        net.load_state_dict(model)
+        own = (federation.train.owner == k).nonzero().flatten()
+        y = data.y_train[own]
+        with torch.no_grad():
+            z = net.features(data.inputs(data.x_train[own]))
+        W = found.experiment.algorithm.classifier(model, {})
+        cosines.append(cosine_similarity(z, W[y]))
+        n = federation.train_counts[k]
+        x.append((n / n.sum())[y])
+    which = torch.bucketize(torch.cat(x), torch.tensor(EDGES)) - 1
+    samples = torch.bincount(which, minlength=len(EDGES) - 1)
+    sums = torch.bincount(which, torch.cat(cosines), minlength=len(EDGES) - 1)
+    return {"GA": found.records[-1]["GA"], "samples": samples.tolist(), "cosine_sums": sums.tolist()}
+
+
+def main() -> None:
+    rows = []
+    for partition in ("dirichlet:0.1", "classes:2"):
+        for label, algorithm in METHODS.items():
+            for seed in SEEDS:
+                with tempfile.TemporaryDirectory() as folder:
+                    figures = measure(partition, algorithm, seed, Path(folder) / "run")
+                rows.append({"partition": partition, "method": label, "seed": seed, **figures})
+                print(rows[-1], flush=True)
+    Path(sys.argv[1]).write_text(json.dumps({"edges": EDGES, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
