@@ -24,6 +24,7 @@ from fedgela.trained import empty_net, federation_of
 BASE = {"dataset": "digits", "validation": 0.2, "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
 METHODS: dict[str, dict[str, Any]] = {
     "FedGE: all at one length": {"name": "fedge"},
+    "phi = even": {"name": "fedgela", "phi": "even"},
     "phi = power:0.5": {"name": "fedgela", "phi": "power:0.5"},
     "phi = power:1, the paper's": {"name": "fedgela"},
 }

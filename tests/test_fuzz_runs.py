@@ -98,7 +98,7 @@ FEDGELA: dict[str, list[Any]] = {
     "adapt": [True, False],
     "E_W": [1.0, 100, 1e-300, 1e300],
     "logit_scale": [1.0, 8, 1e150],
-    "phi": ["power:0", "power:0.5", "power:1", "power:10", "exp", "paper-sqrt", "paper-exp"],
+    "phi": ["power:0", "power:0.5", "power:1", "power:10", "exp", "even", "paper-sqrt", "paper-exp"],
     "phi_floor": [0.0, 0.1, 1e300],
     "feature_norm": ["l2", "batchnorm", "none"],
     "softmax": ["all", "present"],

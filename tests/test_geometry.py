@@ -78,6 +78,7 @@ COUNTS = torch.tensor([[6, 3, 0, 3], [0, 0, 8, 0]])  # x = .5 .25 0 .25 and 0 0 
         ("power:1", [[2, 1, 0, 1], [0, 0, 4, 0]]),
         ("power:2", [[4, 1, 0, 1], [0, 0, 16, 0]]),
         ("power:0.5", [[math.sqrt(2), 1, 0, 1], [0, 0, 2, 0]]),
+        ("even", [[4 / 3, 4 / 3, 0, 4 / 3], [0, 0, 4, 0]]),
         ("power:0", [[1, 1, 1, 1], [1, 1, 1, 1]]),  # FedGE: missing classes too
         ("exp", [[math.exp(0.5), math.exp(0.25), 1, math.exp(0.25)], [1, 1, math.e, 1]]),
     ],
@@ -112,10 +113,12 @@ def test_phi_floor_lifts_what_is_below_it_and_nothing_else() -> None:
     assert phi(COUNTS, floor=1.5)[1].tolist() == [1.5, 1.5, 4, 1.5]
 
 
-def test_phi_of_a_client_without_samples_is_finite() -> None:
-    nobody = torch.zeros(4, dtype=torch.int64)
-    assert phi(nobody).tolist() == [0, 0, 0, 0]
-    assert phi(nobody, "exp").tolist() == [1, 1, 1, 1]
+def test_phi_of_a_client_without_samples_is_as_if_it_had_all_classes_alike() -> None:
+    counts = torch.tensor([[0, 0, 0, 0], [3, 3, 3, 3]])
+    for form in ("power:1", "power:0.5", "even", "exp"):
+        nobody, everybody = phi(counts, form)
+        assert torch.equal(nobody, everybody)
+    assert phi(counts)[0].tolist() == [1, 1, 1, 1]
 
 
 def test_normalised_phi_of_a_class_nobody_has_is_zero() -> None:

@@ -288,6 +288,18 @@ def test_a_config_that_was_changed_meanwhile_is_refused_and_hardware_and_length_
     assert runs.resume(cut)["rounds"] == 7
 
 
+def test_a_key_that_a_later_version_gives_a_method_counts_as_its_default(npz: Path, tmp_path: Path) -> None:
+    began = runs._settings(tiny(npz))
+    del began["algorithm"]["phi_floor"]
+    runs._check_settings(tmp_path, began, runs._settings(tiny(npz)))
+    changed = tiny(npz, algorithm={"name": "fedgela", "phi_floor": 0.5})
+    with pytest.raises(UserError, match=r"algorithm is .* now, and was"):
+        runs._check_settings(tmp_path, began, runs._settings(changed))
+    unknown = {**began, "forgotten": 1}
+    with pytest.raises(UserError, match="forgotten is None now, and was 1"):
+        runs._check_settings(tmp_path, unknown, {**began})
+
+
 def test_a_run_whose_learning_rates_are_those_of_its_length_keeps_it(npz: Path, tmp_path: Path) -> None:
     run_until(tiny(npz, rounds=4, schedule="cosine"), tmp_path, 3)
     config = tmp_path / "config.toml"

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import json
 import os
 import statistics
@@ -19,9 +20,11 @@ from fedgela.algorithms.fedgela import FedGE, FedGELA
 from fedgela.compare import compare, experiments_of
 from fedgela.files import read_tensors
 from fedgela.progress import PlainView
+from fedgela.runfolder import SEVERAL
 from fedgela.runs import RunFolder, best_and_last
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
+from fedgela.tune import tune
 from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_arrays, tiny_table
 
 
@@ -426,9 +429,32 @@ def test_settings_of_an_algorithm_table_reach_their_method(npz: Path) -> None:
 @pytest.mark.parametrize("name", ["seeds.toml", "table.json", "trials.json"])
 def test_a_folder_of_several_runs_takes_no_single_run(npz: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match="of several runs"):
+    with pytest.raises(UserError, match="this folder holds a"):
         runs.run(tiny(npz), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(("kind", "name"), list(itertools.permutations(SEVERAL, 2)))
+def test_runs_of_two_kinds_do_not_share_a_folder(
+    npz: Path, tmp_path: Path, view: PlainView, kind: str, name: str
+) -> None:
+    (tmp_path / name).write_text("")
+    start = {
+        "seeds.toml": lambda: run_seeds(tiny(npz), [0, 1], tmp_path, view),
+        "table.json": lambda: run_comparison(npz, tmp_path, view, ("fedavg",)),
+        "trials.json": lambda: tune({"fedavg": tiny(npz)}, [0], 1, 0.2, "GA", tmp_path, view),
+    }[kind]
+    with pytest.raises(UserError, match=r"this folder (already )?holds a"):
+        start()
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [name]
+
+
+def test_runs_of_other_lengths_do_not_stand_in_one_table(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    run_comparison(npz, tmp_path, view, ("fedavg",), rounds=1)
+    comparison = run_comparison(npz, tmp_path, view, ("fedge",), rounds=2)
+    assert [row.method for row in comparison.rows] == ["fedge"]
+    comparison = run_comparison(npz, tmp_path, view, ("local",), rounds=2, data_dir=str(tmp_path))
+    assert [row.method for row in comparison.rows] == ["fedge", "local"]
 
 
 def test_a_diverged_run_is_marked(npz: Path, tmp_path: Path, view: PlainView) -> None:

@@ -15,7 +15,7 @@ from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State
 from fedgela.resolve import resolve
 from fedgela.server import Server
-from fedgela.training import Plan
+from fedgela.training import Plan, Question
 from fedgela.training.interface import batches
 from helpers import Recording, federation_of, play, serve, tiny, tiny_dataset
 
@@ -115,6 +115,19 @@ def test_the_personal_head_of_a_newcomer_is_its_own(npz: Path) -> None:
     by_phi = [personal_accuracy(server, progress.server.model, k) for k in never]
     bare = [accuracy(server, progress.server.model, server.federation.test[k]) for k in never]
     assert by_phi != bare
+
+
+def test_the_batchnorm_of_a_newcomer_is_its_own_where_it_does_not_travel(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm=FEDGELA | {"feature_norm": "batchnorm"}, sample=1, batchnorm="local"))
+    progress = server.begin()
+    server.step(progress)
+    (newcomer, *_) = [k for k in range(4) if not progress.visited[k]]
+    seen = progress.server.model | server.own_norm
+    assert any(not torch.equal(seen[name], progress.server.model[name]) for name in server.own_norm)
+    vectors = server.algorithm.client_vectors(server.federation.train_counts[newcomer], {})
+    samples = server.federation.test[newcomer]
+    (answer,) = server.engine.answers(server.algorithm.predict_personal, [Question(seen, samples, vectors)])
+    assert torch.equal(progress.right[newcomer], server.scorer.right(answer, samples))
 
 
 def test_fedavg_has_no_pa_before_fine_tuning(npz: Path) -> None:

@@ -29,6 +29,17 @@ def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: o
         return best_of(tune(experiments, [0, 1], trials, 0.25, "both", out, view), "both")
 
 
+def test_a_bug_in_a_trial_is_kept_with_its_traceback(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(ALGORITHMS["fedavg"], "loss", broken)
+    assert search(npz, tmp_path, ["fedavg"], 1)["fedavg"].error == "ZeroDivisionError: a bug"
+    assert "in broken" in (tmp_path / "fedavg/trial-1/seed-0/error.txt").read_text()
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_gets_the_same_number_of_different_trials(name: str) -> None:
     experiment = Experiment.model_validate({"algorithm": name})

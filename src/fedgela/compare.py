@@ -6,7 +6,6 @@ OUT/table.json .csv .md .txt
 
 import contextlib
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 from fedgela.algorithms import ALGORITHMS
 from fedgela.config import Experiment, parse_experiment
 from fedgela.errors import UserError, did_you_mean
-from fedgela.files import write_atomically
+from fedgela.failures import forget_failure, keep_failure
 from fedgela.imports import is_import_path
 from fedgela.progress import View
 from fedgela.resolve import resolve
-from fedgela.runfolder import RESULT, RunFolder
+from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, check_same, run_or_resume
 from fedgela.seeds import holds_seeds
 from fedgela.server import Server
@@ -38,6 +37,7 @@ FEDERATION = {
     "partition_seed",
 }
 SEEDS = {"seed", "partition_seed"}
+SHARED = {"model", "sample", "rounds", "eval_every"}  # what else a table's rows have in common
 
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
@@ -120,9 +120,7 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     A run that fails leaves the others' results in place, and its error in the table.
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
-    if (out / "trials.json").exists():
-        raise UserError(f"{out}: this folder holds trials.json of a search; choose another --out")
-    with working_in(out):
+    with working_in(out, TABLE):
         rows = _earlier(experiments, seeds, out, view) | {name: Row(name) for name in experiments}
         for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
             for name, experiment in experiments.items():
@@ -137,7 +135,8 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
 def _earlier(
     experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
 ) -> dict[str, Row]:
-    """Finished runs of other methods in this folder, which stand in the same table."""
+    """Finished runs of other methods in this folder, which stand in the same table if they are of the same
+    federation, model and rounds."""
     rows: dict[str, Row] = {}
     wanted = resolve(next(iter(experiments.values())))[0]
     for path in sorted(out.glob(f"*/seed-*/{RESULT}")):
@@ -146,27 +145,23 @@ def _earlier(
             continue
         held, result = folder.experiment(), folder.result()
         same_split = (held.partition_seed == held.seed) == (wanted.partition_seed == wanted.seed)
-        if not same_split or any(getattr(held, key) != getattr(wanted, key) for key in FEDERATION - SEEDS):
-            view.note(f"{path.parent}: is of another federation, and left out of the table")
+        shared = FEDERATION - SEEDS - {"data_dir"} | SHARED
+        other = sorted(key for key in shared if getattr(held, key) != getattr(wanted, key))
+        if not same_split or other:
+            keys = ", ".join(other or ["partition_seed"])
+            view.note(f"{path.parent}: has another {keys}, and is left out of the table")
         elif held.seed in seeds and result is not None:
             rows.setdefault(name, Row(name)).results[held.seed] = result
     return rows
 
 
 def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:
-    error_file = folder / "error.txt"
     try:
         row.results[experiment.seed] = run_or_resume(experiment, folder, view)
     except Exception as error:
-        text, kept = str(error), ""
-        if not isinstance(error, UserError):
-            text, kept = f"{type(error).__name__}: {text}", f" ({error_file} has all of it)"
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(error_file, traceback.format_exc())
-        row.errors[experiment.seed] = text.splitlines()[0]
-        view.note(f"failed: {text}{kept}")
+        row.errors[experiment.seed] = keep_failure(error, folder, view.note)
     else:
-        error_file.unlink(missing_ok=True)
+        forget_failure(folder)
 
 
 def check_possible(
@@ -197,10 +192,11 @@ class Conflict(UserError):
 
 
 @contextlib.contextmanager
-def working_in(out: Path) -> Iterator[None]:
-    """A folder for several runs and their table, made and kept to this process."""
+def working_in(out: Path, kind: str) -> Iterator[None]:
+    """A folder for several runs and the file `kind` of them all, made and kept to this process."""
     if RunFolder(out).exists() or holds_seeds(out):
         raise already_holds_a_run(out)
+    refuse_other_kinds(out, kind)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -53,14 +53,23 @@ def make_algorithm(value: object) -> FedAvg:
     own = {key: value for key, value in table.items() if key != "name"}
     # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
     text = json.dumps(own, default=str)
-    return TypeAdapter(method).validate_json(text)
+    made = TypeAdapter(method).validate_json(text)
+    try:
+        hash(made)  # engines know methods apart by it
+    except TypeError as error:
+        raise ValueError(f"{name}: a hyper-parameter must be a fixed value ({error})") from None
+    return made
 
 
 def _method(name: str) -> type[FedAvg]:
     try:
-        return find_algorithm(name)
+        method = find_algorithm(name)
     except UserError as error:
         raise ValueError(str(error)) from None
+    for field in dataclasses.fields(method):
+        if field.name in Experiment.model_fields:  # [methods.NAME] could not tell which one is meant
+            raise ValueError(f"{name}: {field.name} is a key of every experiment; call it otherwise")
+    return method
 
 
 def _algorithm_table(algorithm: FedAvg) -> dict[str, Any]:

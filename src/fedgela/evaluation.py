@@ -38,16 +38,17 @@ def mean_accuracy(name: str, right: Tensor, total: Tensor) -> Record:
     """A model a client: mean over the clients that have test samples, and how it is spread.
 
     Balanced accuracy is a client's mean over the classes it is tested on; by class, the mean is over
-    the clients that are tested on the class.
+    the clients that are tested on the class. All is None where no client has test samples.
     """
     tested = total.sum(dim=1) > 0
     right, total = right[tested].double(), total[tested].double()
     by_client = right.sum(dim=1) / total.sum(dim=1)
     by_class = right / total
+    spread = by_client if tested.any() else torch.full((1,), torch.nan)  # no minimum of nothing
     return {
         name: percent(by_client.mean()),
-        f"{name}_worst": percent(by_client.min()),
-        f"{name}_p10": percent(by_client.quantile(0.1)),
+        f"{name}_worst": percent(spread.min()),
+        f"{name}_p10": percent(spread.quantile(0.1)),
         f"{name}_weighted": percent(right.sum() / total.sum()),
         f"{name}_balanced": percent(by_class.nanmean(dim=1).mean()),
         f"{name}_by_class": plain(100 * by_class.nanmean(dim=0)),

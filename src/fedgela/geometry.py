@@ -34,8 +34,9 @@ def simplex_etf(d: int, C: int, seed: int, dtype: torch.dtype = torch.float32) -
 class PhiForm:
     """How long a client's vector of class c is, from the class's share x = n_kc / n_k on it.
 
-    `power:p` is (C x)^p: p = 1 the paper's Phi, p = 0 FedGE. `exp` is e^x. Both are computed on the
-    client, and nothing is shared. `paper-sqrt` and `paper-exp` are the paper's normalised variants,
+    `power:p` is (C x)^p: p = 1 the paper's Phi, p = 0 FedGE. `exp` is e^x. `even` is C / |C_k| for each of
+    the |C_k| classes that the client has, however much of each: the paper's Phi where these are balanced.
+    All are computed on the client, and nothing is shared. `paper-sqrt` and `paper-exp` are the paper's normalised variants,
     Q(x) / sum_k p_k Q(x_k), which need every client's Q(x_k) on the server.
     """
 
@@ -44,7 +45,7 @@ class PhiForm:
 
     @classmethod
     def parse(cls, text: str) -> "PhiForm":
-        if text in ("exp", "paper-exp"):
+        if text in ("exp", "even", "paper-exp"):
             return cls(text)
         if text == "paper-sqrt":
             return cls(text, 0.5)
@@ -55,7 +56,8 @@ class PhiForm:
             power = -1.0
         if kind != "power" or not 0 <= power <= 10:
             raise ValueError(
-                f"phi is 'power:p' with p from 0 to 10, 'exp', 'paper-sqrt' or 'paper-exp', not {text!r}"
+                "phi is 'power:p' with p from 0 to 10, 'exp', 'even', 'paper-sqrt' or 'paper-exp', "
+                f"not {text!r}"
             )
         return cls("power", power)
 
@@ -65,14 +67,17 @@ class PhiForm:
         return self.kind.startswith("paper-")
 
     def Q(self, counts: Tensor) -> Tensor:
-        """Q(x), [..., C], from class counts [..., C]; a client without samples has x = 0 everywhere."""
-        n = counts.sum(dim=-1, keepdim=True)
-        x = counts.double() / n.clamp(min=1)
+        """Q(x), [..., C], from class counts [..., C]. Nothing is known of a client without samples: as if it
+        had all classes alike."""
+        C, n = counts.shape[-1], counts.sum(dim=-1, keepdim=True)
+        x = torch.where(n > 0, counts.double() / n.clamp(min=1), 1 / C)
+        if self.kind == "even":
+            x = (x > 0) / (x > 0).sum(dim=-1, keepdim=True)
         if self.kind.endswith("exp"):
             return x.exp()
         if self.kind == "paper-sqrt":
             return x.sqrt()
-        return (counts.shape[-1] * x) ** self.power
+        return (C * x) ** self.power
 
 
 def phi(

@@ -34,7 +34,17 @@ KEPT_CHECKPOINTS = 2
 # what reading a damaged checkpoint raises, by where the damage lies
 DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
 CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
+# a folder of several runs has one of these
+SEEDS, TABLE, TRIALS = "seeds.toml", "table.json", "trials.json"
+SEVERAL = {SEEDS: "a run on several seeds", TABLE: "a comparison", TRIALS: "a search"}
 LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: who only looks has the lock for an instant
+
+
+def refuse_other_kinds(path: Path, own: str | None = None) -> None:
+    """Runs of two kinds in one folder would be taken for one another's: each needs a folder of its own."""
+    for name, what in SEVERAL.items():
+        if name != own and (path / name).exists():
+            raise UserError(f"{path}: this folder holds {what} ({name}); choose another --out")
 
 
 @dataclass

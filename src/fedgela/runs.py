@@ -14,7 +14,7 @@ import torch
 
 import fedgela
 from fedgela.algorithms import name_of
-from fedgela.config import Experiment, plain_table
+from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies, diverged
@@ -22,7 +22,7 @@ from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve
 from fedgela.rounds import ClientStore, Progress
-from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder
+from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
 from fedgela.server import Server
 
@@ -81,9 +81,7 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
     folder = RunFolder(path)
     if folder.exists():
         raise already_holds_a_run(path)
-    for name in ("seeds.toml", "table.json", "trials.json"):
-        if (path / name).exists():
-            raise UserError(f"{path}: this folder holds {name} of several runs; choose another --out")
+    refuse_other_kinds(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
     listener = listener or Listener()
@@ -155,9 +153,10 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
     """Keys that a later version has added count as what they are by default; an older version's checkpoint
     has no settings at all."""
+    with contextlib.suppress(UserError):  # of a version whose settings are no longer known
+        began = began and _settings(parse_experiment(began))
     for key in sorted(began.keys() | found.keys()) if began else ():
-        default = Experiment.model_fields[key].default
-        was, now = began.get(key, default), found.get(key, default)
+        was, now = began.get(key), found.get(key)
         if was != now:
             raise UserError(f"{path / CONFIG}: {key} is {now!r} now, and was {was!r} when the run began")
 
@@ -318,12 +317,13 @@ def summarise(
         name = "PA" if algorithm.PA_of == "finetuned" else "PA_finetuned"
         best, last = finetuned["best"], finetuned["last"]
         for key in (name, f"{name}_balanced"):
-            result[key] = {
-                "best": best[key],
-                "best_round": best["round"],
-                "last": last[key],
-                "last_round": last["round"],
-            }
+            if None not in (best[key], last[key]):  # of a federation whose sites had gone by then
+                result[key] = {
+                    "best": best[key],
+                    "best_round": best["round"],
+                    "last": last[key],
+                    "last_round": last["round"],
+                }
         result["finetuned"] = finetuned
     if not algorithm.pooled:
         totals = server.federation.test_counts

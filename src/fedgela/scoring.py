@@ -19,8 +19,12 @@ from fedgela.training.interface import Predict
 class Scorer:
     """Asks an engine what models predict, and counts right answers by class."""
 
-    def __init__(self, algorithm: FedAvg, federation: Federation, engine: Engine) -> None:
+    def __init__(
+        self, algorithm: FedAvg, federation: Federation, engine: Engine, own_norm: State | None = None
+    ) -> None:
+        """`own_norm` is the BatchNorm that every client begins with, where it never travels."""
         self.algorithm = algorithm
+        self.own_norm = own_norm or {}
         self.federation = federation
         self.engine = engine
         self.labels = federation.data.y_test.cpu()
@@ -94,7 +98,8 @@ class Scorer:
         return torch.bincount(cell[hit], minlength=N * C).view(N, C)
 
     def _score_newcomers(self, progress: Progress) -> None:
-        """A client that has not trained yet has the current global body with its own initial head."""
+        """A client that has not trained yet has the current global body with what is its own as it began:
+        its head, and BatchNorm that does not travel."""
         new = progress.visited == 0
         samples = new[self.federation.test.owner].nonzero().flatten()
         if len(samples) == 0:
@@ -103,7 +108,7 @@ class Scorer:
         owner = self.federation.test.owner[samples]
         extra = progress.server.extra
         rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
-        question = Question(progress.server.model, samples, extra, rows)
+        question = Question(progress.server.model | self.own_norm, samples, extra, rows)
         answers = torch.full_like(self.labels, -1)
         answers[samples] = self._answer(self.algorithm.predict_personal, question)
         progress.right[new] = self._right_by_client(answers)[new]
@@ -114,7 +119,7 @@ class Scorer:
             vectors = self.algorithm.client_vectors(self.federation.train_counts[k], server.extra)
             key = tuple((name, tuple(value.flatten().tolist())) for name, value in vectors.items())
             if key not in alike:  # most methods predict the union alike for all newcomers
-                question = Question(server.model, self.union, vectors | server.extra)
+                question = Question(server.model | self.own_norm, self.union, vectors | server.extra)
                 alike[key] = self._right_answers([question])[0]
             progress.right_on_union[k] = alike[key]
 

@@ -12,17 +12,16 @@ from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
 from fedgela.resolve import resolve
-from fedgela.runfolder import RESULT, RunFolder
+from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, run_or_resume
 from fedgela.server import Server
 from fedgela.tables import summary_of_seeds
-
-SEEDS = "seeds.toml"  # the seeds, and the experiment as it was asked for
 
 
 def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
     if holds_seeds(path) or RunFolder(path).exists():
         raise already_holds_a_run(path)
+    refuse_other_kinds(path, SEEDS)
     for seed in seeds:  # before anything is written: one of them may be impossible
         Server(*resolve(experiment.with_(seed=seed)))
     path.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ class Server:
             else None
         )
         self.schedule = parse_schedule(experiment.schedule)
-        self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine)
+        self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine, self.own_norm)
 
     def _build_net(self, device: torch.device) -> Net:
         data, seed = self.federation.data, self.experiment.seed
@@ -303,7 +303,6 @@ class Server:
         """What is measured once, after the last round: fine-tuned personal models."""
         record: Record = {}
         if self.algorithm.PA_of == "finetuned" or "PA_finetuned" in self.algorithm.beside:
-            totals = self.federation.test_counts
             name = "PA" if self.algorithm.PA_of == "finetuned" else "PA_finetuned"
             for which, round, model in (
                 ("best", progress.best_round, progress.best_model),
@@ -312,15 +311,16 @@ class Server:
                 if which == "last" and round == progress.best_round:
                     record["last"] = record["best"]
                     continue
-                right = self.finetuned(model, round, range(self.federation.clients))
-                record[which] = mean_accuracy(name, right, totals) | {
+                right, total = self.finetuned(model, round, range(self.federation.clients))
+                record[which] = mean_accuracy(name, right, total) | {
                     "round": round,
-                    "by_client": client_accuracies(right, totals),
+                    "by_client": client_accuracies(right, total),
                 }
         return record
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
-        """Right answers [N, C] of the global model fine-tuned on these clients, each on its own test set."""
+    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Right answers [N, C] of the global model fine-tuned on these clients, each on its own test set, and
+        how many they were asked."""
         right = torch.zeros_like(self.federation.test_counts)
         for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
             outcomes = self.finetune(model, round, clients[start : start + FINETUNED_AT_ONCE])
@@ -330,7 +330,7 @@ class Server:
             answers = self.engine.answers(PLAIN.predict_personal, questions)
             for outcome, question, answer in zip(outcomes, questions, answers, strict=True):
                 right[outcome.client] = self.scorer.right(answer, question.samples)
-        return right
+        return right, self.federation.test_counts
 
     def finetune(self, model: State, round: int, clients: Sequence[int]) -> list[Outcome]:
         """The global model fine-tuned on each of these clients: plain cross-entropy, all parameters,

@@ -14,6 +14,7 @@ from rich.text import Text
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.over_seeds import BOUNDS, OverSeeds, mean_std, ranks
+from fedgela.runfolder import TABLE
 
 METRICS = ("PA", "GA")
 WHEN = ("best", "last")
@@ -179,7 +180,7 @@ class Comparison:
         return f"{text}; {DIVERGED}" if self._shows_diverged() else text
 
     def save(self, folder: Path) -> None:
-        write_json(folder / "table.json", self.to_json())
+        write_json(folder / TABLE, self.to_json())
         write_atomically(folder / "table.csv", self.to_csv())
         write_atomically(folder / "table.md", self.to_markdown())
         write_atomically(folder / "table.txt", self.to_text())

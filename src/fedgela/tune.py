@@ -19,8 +19,10 @@ import tomli_w
 from fedgela.compare import check_possible, working_in
 from fedgela.config import Experiment, plain_table
 from fedgela.evaluation import Record
+from fedgela.failures import forget_failure, keep_failure
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
+from fedgela.runfolder import TRIALS
 from fedgela.runs import run_or_resume
 
 Metric = Literal["GA", "PA", "both"]
@@ -98,7 +100,7 @@ def tune(
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
     done: list[Trial] = []
-    with working_in(out):
+    with working_in(out, TRIALS):
         for name, experiment in validated.items():
             for number, settings in enumerate(candidates(experiment, trials), 1):
                 trial = Trial(name, settings)
@@ -109,13 +111,13 @@ def tune(
                         view.label = f"{name} trial {number}/{trials} seed {seed}"
                         folder = out / name / f"trial-{number}" / f"seed-{seed}"
                         results.append(run_or_resume(chosen.with_(seed=seed), folder, view))
+                        forget_failure(folder)
                         view.advance()
                     trial.GA, trial.PA = (
                         statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA")
                     )
                 except Exception as error:
-                    trial.error = str(error) or type(error).__name__
-                    view.note(f"failed: {trial.error}")
+                    trial.error = keep_failure(error, folder, view.note)
                     for _ in seeds[len(results) :]:  # the seed that failed, and those not tried after it
                         view.advance()
                 done.append(trial)
@@ -152,7 +154,7 @@ def _save(
     by: Metric,
     out: Path,
 ) -> None:
-    write_json(out / "trials.json", [vars(trial) for trial in done])
+    write_json(out / TRIALS, [vars(trial) for trial in done])
     shared = plain_table(next(iter(experiments.values())))
     methods = {}
     for name, trial in best_of(done, by).items():

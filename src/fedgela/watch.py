@@ -11,10 +11,10 @@ from typing import Literal
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.failures import ERROR
 from fedgela.report.loading import diverged_round, read_records, read_result, run_folders
-from fedgela.runfolder import METRICS, RunFolder
+from fedgela.runfolder import METRICS, SEEDS, RunFolder
 from fedgela.runs import best_and_last
-from fedgela.seeds import SEEDS
 
 RECENT = 10  # rounds that tell how long one takes
 QUIET = 15.0  # seconds without a process after which a folder of several runs is over
@@ -130,7 +130,7 @@ class Watcher:
         elif unusable:
             stage = "damaged"
         else:
-            stage = "failed" if (folder.path / "error.txt").exists() else "stopped"
+            stage = "failed" if (folder.path / ERROR).exists() else "stopped"
         inside = folder.path.relative_to(self.path)
         name = str(inside) if inside.parts else folder.path.resolve().name
         return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoint_times())

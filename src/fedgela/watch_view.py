@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgela.failures import ERROR
 from fedgela.report.costs import duration
 from fedgela.runfolder import RESULT
 from fedgela.seeds import holds_seeds
@@ -55,7 +56,7 @@ def stage_of(run: Seen) -> str:
             f"damaged: {file} cannot be used; delete it, and 'fedgela resume {folder}' measures the end again"
         )
     if run.stage == "failed":
-        return f"failed: {run.path / 'error.txt'} says why"
+        return f"failed: {run.path / ERROR} says why"
     return run.stage
 
 

@@ -15,7 +15,7 @@ from fedgela.runs import RunFolder, run
 from helpers import serve, tiny, tiny_table
 
 METHODS = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedgela.algorithms import FedAvg
 
@@ -34,6 +34,16 @@ class TakesTheMean(FedAvg):
         return super().loss(net, x, y, client).mean()
 
 
+@dataclass(frozen=True)
+class Clashing(FedAvg):
+    momentum: float = 0.5
+
+
+@dataclass(frozen=True)
+class Listed(FedAvg):
+    widths: list[int] = field(default_factory=lambda: [1, 2])
+
+
 class Undecorated(FedAvg):
     factor: float = 2.0
 
@@ -49,6 +59,18 @@ def own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_methods_of_a_test.py").write_text(METHODS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Clashing", "momentum is a key of every experiment; call it otherwise"),
+        ("Listed", "a hyper-parameter must be a fixed value"),
+    ],
+)
+def test_hyper_parameters_that_would_be_taken_amiss_are_refused(npz: Path, name: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        tiny(npz, algorithm=f"own_methods_of_a_test:{name}")
 
 
 def test_it_is_named_by_its_path_from_config_to_config(npz: Path) -> None:

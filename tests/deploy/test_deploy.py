@@ -14,9 +14,12 @@ from fedgela.deploy.export import export
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.report.loading import find_runs
+from fedgela.report.saved_models import ask_client
 from fedgela.resolve import resolve
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run
+from fedgela.trained import federation_of
 from helpers import listing, tiny, tiny_arrays
 
 METHODS = {
@@ -64,6 +67,14 @@ def test_the_personal_models_have_the_runs_PA(trained: dict[str, Path], method: 
     assert result is not None
     mean = np.mean([accuracy(trained[method], k) for k in range(4)])
     assert mean == pytest.approx(result["PA"]["last"])
+
+
+def test_a_report_asks_a_client_the_same_model(trained: dict[str, Path]) -> None:
+    (run,) = find_runs([trained["prototypes"]], print)
+    federation = federation_of(run.experiment)
+    answers = ask_client(run, federation, 1)
+    x = federation.data.x_test[federation.test[1]]
+    assert torch.equal(answers.predicted, load_model(run.path, 1).probabilities(x).argmax(dim=1))
 
 
 def test_the_best_round(trained: dict[str, Path]) -> None:

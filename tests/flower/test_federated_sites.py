@@ -25,6 +25,7 @@ from fedgela.flower.terms import RELEASES
 from fedgela.flower.wire import decode, encode
 from fedgela.models import State
 from fedgela.resolve import resolve
+from fedgela.runs import summarise
 from fedgela.server import Server
 from flower.sites import CLASSES, HOLDINGS, Played, write_data
 from flower.tampering import TOLD, tampered
@@ -109,6 +110,36 @@ def test_who_is_not_there_is_left_out_of_the_means_at_the_end(whole: Path) -> No
     # the site that never trained has no local accuracy either; the one that left still has
     totals = server.federation.test_counts
     assert [value is None for value in client_accuracies(progress.right, totals)] == [False, False, True]
+
+
+def test_a_run_whose_sites_have_all_gone_at_its_end_still_ends(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm="fedavg", rounds=2), whole)
+    server = played.server()
+    progress = server.begin()
+    records = [server.step(progress) for _ in range(2)]
+    played.grid.offline = {0, 1, 2}
+    finetuned = server.finish(progress)
+    assert finetuned["last"]["PA"] is None and finetuned["last"]["PA_worst"] is None
+    result = summarise(server, progress, records, finetuned, 1.0)
+    assert "PA" not in result and result["GA"]["last"] is not None
+
+
+def test_a_site_that_left_for_a_while_counts_again(whole: Path, monkeypatch: Any) -> None:
+    played = Played(whole.parent, small(whole, algorithm="fedavg", rounds=1), whole)
+    server = played.server()
+    server.step(server.begin())
+    progress = server.begin()
+    server.step(progress)
+    progress.best_round = 7  # of another round: both are fine-tuned
+    both = iter([{1}, set()])
+    ask = server.finetuned
+    monkeypatch.setattr(
+        server,
+        "finetuned",
+        lambda *args: (setattr(played.grid, "offline", next(both)), ask(*args))[1],
+    )
+    record = server.finish(progress)
+    assert record["best"]["by_client"][1] is None and record["last"]["by_client"][1] is not None
 
 
 def test_own_batchnorm_stays_on_the_site(whole: Path) -> None:

@@ -1,5 +1,6 @@
 """Flower's simulation gives what a local run gives, for every method."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def assert_same_rounds(experiment: Experiment, simulation: "Simulation") -> None
         assert_close(mine.server.private, theirs.server.private)
         for key in ("clients", "lr"):
             assert records[0].get(key) == records[1].get(key)
+        assert records[0].keys() == records[1].keys()
         for key in records[0].keys() - {"seconds"}:
             if isinstance(records[0][key], float):
                 assert records[1][key] == pytest.approx(records[0][key], rel=1e-3, abs=1e-3), key
@@ -76,9 +78,25 @@ def test_every_method_gives_the_same_rounds(name: str, npz: Path, simulation: "S
     [
         {"batchnorm": "local", "model": "tiny-cnn"},
         {"algorithm": {"name": "fedgela", "phi": "paper-sqrt"}},
+        {"track": ["angles", "collapse"]},
         {"schedule": "cosine", "optimizer": "adam", "lr": 0.01, "clip_norm": 1.0},
     ],
-    ids=["own BatchNorm", "shared statistics", "another optimiser"],
+    ids=["own BatchNorm", "shared statistics", "tracked", "another optimiser"],
 )
 def test_options_of_the_round(changes: dict[str, Any], npz: Path, simulation: "Simulation") -> None:
     assert_same_rounds(tiny(npz, clients=CLIENTS, rounds=2, **changes), simulation)
+
+
+def test_a_simulation_that_does_not_start_is_not_in_the_next_ones_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fedgela.flower import simulation as module
+
+    def broken(*args: Any, **more: Any) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(module, "run_simulation", broken)
+    monkeypatch.setattr(module, "_ONE_AT_A_TIME", threading.Lock())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="did not start"):
+            module.Simulation(CLIENTS, gpus=0.0)

@@ -181,6 +181,16 @@ def test_the_map_has_the_sites_that_share_and_marks_the_others(run_on_sites: Mak
     assert "Confusion of fedgela's own model on south, % of a class" in titles(page)
 
 
+def test_scores_may_be_shared_without_any_model_of_a_site(run_on_sites: Make) -> None:
+    folder = run_on_sites(shares=("north",))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[-1]["by_class"] = {"north": {"GA_confusion": np.eye(4, dtype=int).tolist()}}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = titles(read(make_report([folder]).html))
+    assert "Confusion of fedgela's global model on the sites that share, % of a class" in found
+    assert not any("by site and class" in title for title in found)
+
+
 def test_GA_that_is_not_known_is_said_to_be(run_on_sites: Make) -> None:
     folder = run_on_sites(algorithm={"name": "fedrep"})
     result = json.loads((folder / "result.json").read_text())

@@ -15,6 +15,7 @@ from fedgela.reproduce import budget as budgets
 from fedgela.reproduce.adding import gather, recognise
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
 from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.smoke import tiny_tasks
 from fedgela.reproduce.tasks import Task, run_tasks
 from fedgela.runfolder import RunFolder
@@ -22,6 +23,13 @@ from fedgela.runs import Listener, run
 from helpers import outcome_of
 
 CELL = "main/cifar10/full-dir0.1/fedgela"
+
+
+def test_a_split_of_its_own_is_another_setting() -> None:
+    experiment = experiment_of(find_cell(CELL)).with_(seed=1)
+    hashes = {hash_of(experiment.with_(partition_seed=seed)) for seed in (None, 0, 2)}
+    assert len(hashes) == 3
+    assert hash_of(experiment.with_(partition_seed=1)) == hash_of(experiment)
 
 
 class Clock:

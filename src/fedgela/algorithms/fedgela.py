@@ -136,7 +136,7 @@ class FedGELA(FedAvg):
         return {"phi_normaliser": form.Q(counts)} if self.adapt and form.shares else {}
 
     def client_vectors(self, counts: Tensor, server: State) -> State:
-        present = counts > 0
+        present = (counts > 0) | (counts.sum(dim=-1, keepdim=True) == 0)  # of no samples: any may come
         if not self.adapt:
             return {"phi": torch.ones_like(counts, dtype=torch.float32), "present": present}
         normaliser = server.get("phi_normaliser")

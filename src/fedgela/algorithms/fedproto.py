@@ -48,7 +48,7 @@ class FedProto(FedAvg):
         return {"prototypes": torch.zeros(C, d), "known": torch.zeros(C, dtype=torch.bool)}
 
     def client_vectors(self, counts: Tensor, server: State) -> State:
-        return {"present": counts > 0}
+        return {"present": counts > 0} if self.prediction == "prototype" else {}
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
         z = net.features(x)

@@ -105,8 +105,11 @@ def _personal(
         return outcome.model, PLAIN.predict_global, round
     if which == "best":
         raise UserError(f"{algorithm.title}'s clients keep their last model only: --round last")
-    # who has not trained yet has the global model, with vectors of its own
-    own = store.get(client) or progress.server.model
+    own = store.get(client)
+    if own is None and run.experiment.batchnorm == "local":
+        raise UserError(f"--client: {client} has not trained yet, and its BatchNorm does not travel")
+    if own is None:  # the global model, with vectors of its own
+        own = progress.server.model
     extra = progress.server.extra
     vectors = algorithm.client_vectors(federation.train_counts[client], extra) | extra
     round = int(progress.visited[client]) or progress.round

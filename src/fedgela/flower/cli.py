@@ -257,8 +257,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         if name in result:
             r = result[name]
             _say(f"{name}  best {r['best']:.2f} (round {r['best_round']})  last {r['last']:.2f}")
-        elif name == "GA":
-            _say("GA  is not known")  # the run's notes say why
+        elif name in ("GA", "PA"):
+            _say(f"{name}  is not known")  # the run's notes say why
     _say(f"written to {out}, its report to {out / REPORT}" if _write_report(out) else f"written to {out}")
 
 

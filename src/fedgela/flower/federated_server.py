@@ -272,28 +272,24 @@ class FederatedServer(Server):
         self._at_the_end = progress
         if not progress.best_round:
             progress.best_model, progress.best_round = progress.server.model, progress.round
-        counts = self.federation.test_counts
-        tested = counts.clone()
         self.faults_before, self.faults = self.faults, {}
         record = super().finish(progress)
         if record and self.faults:
             record["faults"] = self.faults
-        counts.copy_(tested)
-        counts[progress.visited == 0] = 0  # who never trained has no accuracy, rather than 0 %
+        self.federation.test_counts[progress.visited == 0] = (
+            0  # who never trained has no accuracy, rather than 0 %
+        )
         return record
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
+    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """A site that does not answer is left out of the mean, as one without test samples is."""
         counts = self.federation.test_counts
-        right = torch.zeros_like(counts)
+        right, asked = torch.zeros_like(counts), torch.zeros_like(counts)
         online = set(self.exchange.online())
         progress = self._at_the_end
         at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
         sites = [site for site in clients if site in online and counts[site] > 0]
         answers = self._ask("finetune", {"model": self.travelling(model)}, sites, at)
-        for site in clients:
-            if site in answers:
-                right[site] = answers[site][0]["measures"]["right"]
-            else:
-                counts[site] = 0
-        return right
+        for site, (answer, _) in answers.items():
+            right[site], asked[site] = answer["measures"]["right"], counts[site]
+        return right, asked

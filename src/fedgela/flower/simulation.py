@@ -59,12 +59,12 @@ class SimulatedServer(Server):
             visits.append(self._here(visit_of(groups, client, about["samples"])))
         return visits
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> Tensor:
+    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         questions = {client: self._question(client, round, model, {}) for client in clients}
         right = torch.zeros_like(self.federation.test_counts)
         for client, (groups, _) in self._ask(MessageType.EVALUATE, questions).items():
             right[client] = groups["measures"]["right"]
-        return right
+        return right, self.federation.test_counts
 
     def _question(self, client: int, round: int, model: State, extra: State) -> bytes:
         last = self.store.get(client) if self.keeps_models else None
@@ -114,17 +114,25 @@ class Simulation:
             "init_args": {"num_cpus": actors, "include_dashboard": False},
         }
         self._clients = clients
+        self._closed = False
         if not _ONE_AT_A_TIME.acquire(blocking=False):
             raise RuntimeError("a process can run one Flower simulation at a time")
+        self._thread = threading.Thread(target=self._run, name="flower", daemon=True)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
         for name in ("flwr", "ray._private.worker"):  # its thread is not the main one, which Ray warns of
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._thread = threading.Thread(target=self._run, name="flower", daemon=True)
         self._thread.start()
         first = self._grid.get(timeout=SECONDS_TO_START)
         if isinstance(first, BaseException):
             raise RuntimeError("Flower's simulation did not start") from first
         self.grid: Grid = first
-        while len(list(self.grid.get_node_ids())) < clients:
+        while len(list(self.grid.get_node_ids())) < self._clients:
             if self._over.wait(0.05):
                 raise RuntimeError("Flower's simulation ended before it began")
         self.nodes = sorted(self.grid.get_node_ids())
@@ -148,8 +156,10 @@ class Simulation:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(timeout=60)
-        if _ONE_AT_A_TIME.locked():
+        if self._thread.is_alive():
+            self._thread.join(timeout=60)
+        if not self._closed:
+            self._closed = True
             _ONE_AT_A_TIME.release()
 
 

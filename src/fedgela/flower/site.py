@@ -224,6 +224,7 @@ def without_classes(visit: Visit) -> Visit:
         classifier=None,
         right=None if visit.right is None else visit.right.sum()[None],
         right_on_union=None,
+        tracked=None,
     )
 
 

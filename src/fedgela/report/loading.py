@@ -12,10 +12,9 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
 from fedgela.report.sites import Sites, read_sites
-from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
+from fedgela.runfolder import CONFIG, METRICS, RESULT, TABLE, RunFolder
 
 DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
-TABLE = "table.json"  # of a comparison
 FEDERATION = "federation.toml"  # of the folder of a federation of sites
 Note = Callable[[str], None]
 

@@ -13,9 +13,10 @@ from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
-from fedgela.models import Net
+from fedgela.models import Net, State
 from fedgela.report.loading import Note, Run
 from fedgela.report.sites import Sites, federation_at_the_server
+from fedgela.runfolder import RunFolder
 from fedgela.trained import empty_net, federation_of
 
 BATCH = 500
@@ -126,20 +127,22 @@ def ask_client(run: Run, federation: Federation, client: int) -> Answers:
     net = _loaded(run, federation, client_files(run)[client])
     samples = _part(federation.test[client], _limit(net))
     algorithm = run.experiment.algorithm
-    counts = federation.train_counts
-    vectors = algorithm.client_vectors(counts[client], mean_statistics(algorithm, counts))
-
-    def predict(x: Tensor) -> Tensor:
-        # a nearest prototype needs the server's, which a folder does not keep: its head then
-        try:
-            return algorithm.predict_personal(net, x, vectors)
-        except KeyError:
-            return algorithm.predict_global(net, x)
-
-    logits, h = _answers(net, samples, federation, predict)
+    extra = _server_extra(run, federation)
+    vectors = algorithm.client_vectors(federation.train_counts[client], extra)
+    logits, h = _answers(
+        net, samples, federation, lambda x: algorithm.predict_personal(net, x, vectors | extra)
+    )
     W = algorithm.classifier(net.state_dict(), vectors).detach()
     total = len(federation.test[client])
     return Answers(federation.data.y_test[samples], logits.argmax(dim=1), h, W, total)
+
+
+def _server_extra(run: Run, federation: Federation) -> State:
+    """What the server had beside the model: prototypes, means of what clients share."""
+    checkpoint = RunFolder(run.path).newest()
+    if checkpoint is None:
+        return mean_statistics(run.experiment.algorithm, federation.train_counts)
+    return checkpoint.progress.server.extra
 
 
 def _limit(net: Net) -> int:

@@ -1,10 +1,9 @@
 """Figures by class of the sites that opted in to share them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedgela.evaluation import Record
 from fedgela.report.context import Context, Section, file_name
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Entry
@@ -22,7 +21,10 @@ def shared_by_class(c: Context) -> Section:
         held = next((r["by_class"] for r in reversed(records) if r.get("by_class")), None)
         if entry.first.sites is None or held is None:
             continue
-        section.parts.append(_accuracies(c, entry, held))
+        # a round's scores may be there without any model of a site's own
+        rows = {site: f["local_accuracy"] for site, f in held.items() if "local_accuracy" in f}
+        if rows:
+            section.parts.append(_accuracies(c, entry, rows))
         confused = {site: f["local_confusion"] for site, f in held.items() if "local_confusion" in f}
         for site in list(confused)[:CONFUSED]:
             title = f"Confusion of {entry.label}'s own model on {site}, % of a class"
@@ -37,8 +39,7 @@ def shared_by_class(c: Context) -> Section:
     return section
 
 
-def _accuracies(c: Context, entry: Entry, held: Mapping[str, Record]) -> Picture:
-    rows = {site: figures["local_accuracy"] for site, figures in held.items() if "local_accuracy" in figures}
+def _accuracies(c: Context, entry: Entry, rows: Mapping[str, Sequence[float | None]]) -> Picture:
     values = np.array([[np.nan if v is None else v for v in row] for row in rows.values()], dtype=np.float64)
     names = c.class_names(values.shape[1])
     table = [[site, *("-" if v is None else f"{v:.1f}" for v in row)] for site, row in rows.items()]

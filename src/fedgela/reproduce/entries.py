@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import fedgela
+from fedgela import trained
 from fedgela.config import Experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
@@ -18,7 +19,6 @@ from fedgela.evaluation import Record
 from fedgela.paper import Cell, cells
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
-from fedgela.resolve import resolve
 from fedgela.runfolder import RunFolder
 from fedgela.runs import best_and_last, device_name
 
@@ -140,7 +140,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def federation_of(experiment: Experiment) -> Federation | None:
     """The run's federation, to count its samples; None where its data is not at hand."""
     try:
-        return resolve(experiment.with_(device="cpu"))[1]
+        return trained.federation_of(experiment)
     except UserError:
         return None
 

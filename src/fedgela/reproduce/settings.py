@@ -34,6 +34,8 @@ def settings_of(experiment: Experiment) -> Settings:
     settings.setdefault("min_samples", experiment.batch_size)
     if settings.get("partition_seed") == experiment.seed:
         del settings["partition_seed"]
+    elif "partition_seed" in settings:
+        settings["partition_seed"] = str(settings["partition_seed"])  # 0 is a split too, and not "off"
     if experiment.clients is not None:
         settings.setdefault("sample", experiment.clients)
     source = known(settings["dataset"])

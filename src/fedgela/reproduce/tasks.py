@@ -3,7 +3,6 @@
 OUT/DATASET-SETTING-METHOD-HASH/seed-0/    a run's folder, found by the hash of its settings
 """
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from fedgela.config import Experiment, parse_experiment, set_key
 from fedgela.errors import UserError
-from fedgela.files import write_atomically
+from fedgela.failures import forget_failure, keep_failure
 from fedgela.paper import Cell
 from fedgela.progress import View
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
@@ -136,17 +135,11 @@ def run_tasks(
                 outcome.stopped, outcome.left = f"{task.label}: {stop}", list(tasks[number:])
                 break
             except Exception as error:
-                text = str(error) or type(error).__name__
-                outcome.failed[task.label] = text
-                view.note(f"failed: {text}")
-                if not isinstance(error, UserError):
-                    folder = task.folder(out)
-                    folder.mkdir(parents=True, exist_ok=True)
-                    write_atomically(folder / "error.txt", traceback.format_exc())
+                outcome.failed[task.label] = keep_failure(error, task.folder(out), view.note)
             else:
                 outcome.added += append(ledger, [entry])
                 rates.learn(entry)
-                (task.folder(out) / "error.txt").unlink(missing_ok=True)
+                forget_failure(task.folder(out))
         view.advance()
     view.label = ""
     return outcome
