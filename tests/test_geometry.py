@@ -158,7 +158,7 @@ def test_only_normalised_forms_share() -> None:
     ],
 )
 def test_a_bad_form_is_named_with_the_right_ones(text: str) -> None:
-    with pytest.raises(ValueError, match=r"'power:p'.*'exp', 'paper-sqrt' or 'paper-exp'") as error:
+    with pytest.raises(ValueError, match=r"'power:p'.*'exp', 'even', 'paper-sqrt' or 'paper-exp'") as error:
         PhiForm.parse(text)
     assert repr(text) in str(error.value)
 

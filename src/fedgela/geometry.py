@@ -36,8 +36,8 @@ class PhiForm:
 
     `power:p` is (C x)^p: p = 1 the paper's Phi, p = 0 FedGE. `exp` is e^x. `even` is C / |C_k| for each of
     the |C_k| classes that the client has, however much of each: the paper's Phi where these are balanced.
-    All are computed on the client, and nothing is shared. `paper-sqrt` and `paper-exp` are the paper's normalised variants,
-    Q(x) / sum_k p_k Q(x_k), which need every client's Q(x_k) on the server.
+    All are computed on the client, and nothing is shared. `paper-sqrt` and `paper-exp` are the paper's
+    normalised variants, Q(x) / sum_k p_k Q(x_k), which need every client's Q(x_k) on the server.
     """
 
     kind: str
