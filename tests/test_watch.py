@@ -367,4 +367,4 @@ def test_between_two_runs_of_a_comparison_it_waits(
 def test_a_sparkline_goes_from_the_least_to_the_most() -> None:
     assert sparkline([0.0, 50.0, 100.0]) == "▁▅█" and sparkline([3.0, 3.0]) == "▁▁"
     assert sparkline([None, 1.0, None, 2.0]) == "▁█" and sparkline([]) == ""
-    assert sparkline([float(i) for i in range(100)], width=8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([float(i) for i in range(100)]) == "▁▁▂▂▂▃▃▃▃▄▄▄▅▅▅▆▆▆▆▇▇▇██"

@@ -84,7 +84,7 @@ class Tracker:
             h, y = self._features(local)
         if "angles" in self.track:
             found |= self._mean_angles("clients", h, y, present)
-            found["drift"] = drift([local], started_from, self._travels)
+            found["drift"] = drift(local, started_from, self._travels)
             if "phi" in vectors:
                 W = self.algorithm.classifier(started_from, {})
                 found["adaptation_cost"] = adaptation_cost(vectors["phi"], W.double().norm(dim=1))

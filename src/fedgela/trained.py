@@ -5,7 +5,7 @@ import re
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.data.catalogue import BUILT_IN, known
-from fedgela.data.sources import as_path, data_directories
+from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError
 from fedgela.models import Net, build_net
 from fedgela.resolve import resolve
@@ -23,9 +23,7 @@ def _is_here(e: Experiment) -> bool:
     if e.dataset in BUILT_IN or as_path(e.dataset, e.data_dir) is not None:
         return True
     spelling = re.sub("[-_]", "[-_]", e.dataset)
-    return known(e.dataset) is None or any(
-        next(folder.glob(f"{spelling}*.npz"), None) for folder in data_directories(e.data_dir)
-    )
+    return known(e.dataset) is None or any(data_directory(e.data_dir).glob(f"{spelling}*.npz"))
 
 
 def empty_net(experiment: Experiment, federation: Federation) -> Net:

@@ -31,11 +31,11 @@ STYLES = {
 TO_DO = ("damaged", "stopped", "failed")  # stages that somebody has to do something about
 
 
-def sparkline(values: Sequence[float | None], width: int = TREND) -> str:
+def sparkline(values: Sequence[float | None]) -> str:
     """The last values from their least to their most; longer series are thinned out."""
     held = [v for v in values if v is not None]
-    if len(held) > width:
-        held = [held[round(i * (len(held) - 1) / (width - 1))] for i in range(width)]
+    if len(held) > TREND:
+        held = [held[round(i * (len(held) - 1) / (TREND - 1))] for i in range(TREND)]
     if not held:
         return ""
     low, high = min(held), max(held)

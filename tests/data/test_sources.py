@@ -8,7 +8,7 @@ import torch
 
 from fedgela.data import load_dataset
 from fedgela.data.dataset import make_dataset
-from fedgela.data.sources import data_directories
+from fedgela.data.sources import data_directory
 from fedgela.errors import UserError
 from helpers import tiny_arrays
 
@@ -185,9 +185,9 @@ def test_data_dir_goes_before_the_environment(tmp_path: Path, monkeypatch: pytes
 def test_the_users_cache_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDGELA_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert data_directories(None) == [tmp_path / "fedgela"]
+    assert data_directory(None) == tmp_path / "fedgela"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert data_directories(None) == [Path("~/.cache/fedgela").expanduser()]
+    assert data_directory(None) == Path("~/.cache/fedgela").expanduser()
 
 
 def test_an_unknown_name_says_where_it_was_looked_for(

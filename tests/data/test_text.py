@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgela.data import Dataset, build_federation, load_dataset
-from fedgela.data.sources import data_directories
+from fedgela.data.sources import data_directory
 from fedgela.data.text import LENGTH, LETTERS, clean, next_characters
 from fedgela.errors import UserError
 
@@ -98,7 +98,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, changes: dict[str, Any], message:
 
 @pytest.fixture
 def real_plays() -> dict[str, np.ndarray]:
-    path = data_directories(None)[0] / "shakespeare.npz"
+    path = data_directory(None) / "shakespeare.npz"
     if not path.is_file():
         pytest.skip(f"the real plays are not there: {path}")
     with np.load(path) as file:

@@ -25,15 +25,14 @@ from fedgela.paper.files import Table, parse
 SIX = ("full-iid", "full-dir0.5", "full-dir0.1", "part-iid", "part-dir0.5", "part-dir0.2")
 
 
-def one(id: str, seed: int = 0) -> Experiment:
-    return experiment_of(find_cell(id), seed)
+def one(id: str) -> Experiment:
+    return experiment_of(find_cell(id))
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_cell_is_an_experiment(name: str) -> None:
     for cell in cells(name):
-        experiment = experiment_of(cell, seed=1)
-        assert experiment.seed == 1
+        experiment = experiment_of(cell)
         assert experiment.dataset == cell.dataset
         assert cell.dataset in CATALOGUE
         assert experiment.model is not None

@@ -36,7 +36,7 @@ def make_entry() -> MakeEntry:
         **changes: Any,
     ) -> Entry:
         cell = find_cell(id)
-        experiment = experiment_of(cell, seed).with_(**changes)
+        experiment = experiment_of(cell).with_(seed=seed, **changes)
         rounds = experiment.rounds
         fields: dict[str, Any] = {
             "cells": tuple(other.id for other in same_run(cell) if other.measures != "angles"),

@@ -151,7 +151,7 @@ def test_the_same_run_of_two_tables_is_done_once(tiny_data: Path, tmp_path: Path
 
 def test_a_run_is_recognised_by_its_settings(tmp_path: Path) -> None:
     cell = find_cell("pcdd/cifar10/p10c2/fedgela")
-    made = experiment_of(cell, seed=3).with_(min_samples=100, partition_seed=3, device="cpu", lanes=2)
+    made = experiment_of(cell).with_(seed=3, min_samples=100, partition_seed=3, device="cpu", lanes=2)
     assert recognise(made, tmp_path).id == cell.id
     with pytest.raises(
         UserError, match=r"nearest is pcdd/cifar10/p10c2/fedgela: lr is 0\.02, not 0\.01\n.*--cell"

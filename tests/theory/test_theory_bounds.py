@@ -47,11 +47,6 @@ def test_gammas() -> None:
     assert bounds.gamma_of_theorem_3(C, E=1) == -1
 
 
-def test_mu_over_2_is_the_k_of_the_smallest_gamma() -> None:
-    best = bounds.gamma_of_theorem_3(C, E=3)
-    assert all(bounds.gamma_of_theorem_3(C, 3, k) > best for k in (0.1, 0.2, 0.3, 0.4))
-
-
 def test_global_bound() -> None:
     assert bounds.global_bound(C, gamma=32, T=9, B=5.0, distance_squared=7.0) == pytest.approx(
         4 / 40 * (20 + 0.25 * 32 * 7)

@@ -9,7 +9,7 @@ import torch
 
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data.dataset import Dataset
-from fedgela.data.sources import data_directories, load_dataset
+from fedgela.data.sources import data_directory, load_dataset
 from fedgela.errors import UserError, did_you_mean
 from fedgela.randomness import numpy_generator
 
@@ -113,7 +113,7 @@ def _data(workload: Workload, folder: Path, samples: int | None, data_dir: str |
 
 def _at_hand(name: str, data_dir: str | None) -> bool:
     """Whether it lies on disk: a benchmark does not begin with a download."""
-    return any((folder / f"{name}.npz").is_file() for folder in data_directories(data_dir))
+    return (data_directory(data_dir) / f"{name}.npz").is_file()
 
 
 def _write_random(path: Path, train: int, test: int) -> None:

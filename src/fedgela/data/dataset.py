@@ -133,7 +133,6 @@ def make_dataset(
     vocabulary: int = 0,
     class_names: tuple[str, ...] = (),
     client_names: tuple[str, ...] = (),
-    augment: bool = False,
 ) -> Dataset:
     """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
     width, channels], float features [n, d], or, with a vocabulary, tokens [n, length]."""
@@ -183,7 +182,6 @@ def make_dataset(
         class_names=class_names,
         client_train=client_train,
         client_test=client_test,
-        augment=augment,
         client_names=client_names,
     )
 

@@ -90,21 +90,21 @@ def _is_folder(path: Path) -> bool:
 # -- by name -------------------------------------------------------------------------------------------
 
 
-def data_directories(data_dir: str | None) -> list[Path]:
-    """Where data is looked for: --data-dir, then FEDGELA_DATA, then the user's cache folder."""
+def data_directory(data_dir: str | None) -> Path:
+    """Where data is looked for: --data-dir, or else FEDGELA_DATA, or else the user's cache folder."""
     if data_dir is not None:
-        return [Path(data_dir)]
+        return Path(data_dir)
     if "FEDGELA_DATA" in os.environ:
-        return [Path(os.environ["FEDGELA_DATA"])]
+        return Path(os.environ["FEDGELA_DATA"])
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [Path(cache).expanduser() / "fedgela"]
+    return Path(cache).expanduser() / "fedgela"
 
 
 def _in_data_directory(name: str, data_dir: str | None) -> Path | None:
-    for folder in data_directories(data_dir):
-        for spelling in dict.fromkeys((name, name.replace("-", "_"), name.replace("_", "-"))):
-            if _is_file(folder / f"{spelling}.npz"):
-                return folder / f"{spelling}.npz"
+    for spelling in dict.fromkeys((name, name.replace("-", "_"), name.replace("_", "-"))):
+        path = data_directory(data_dir) / f"{spelling}.npz"
+        if _is_file(path):
+            return path
     return None
 
 
@@ -117,8 +117,8 @@ def _by_name(name: str, data_dir: str | None, image_size: int | None) -> Dataset
     if path is None:
         if source is None:
             raise _unknown(name, data_dir)
-        path = data_directories(data_dir)[0] / f"{stem.replace('-', '_')}.npz"
-        _fetch(name, source, image_size or source.size, path)
+        path = data_directory(data_dir) / f"{stem.replace('-', '_')}.npz"
+        _fetch(source, image_size or source.size, path)
     data = load_npz(name, path)
     if source is None:
         return data
@@ -131,7 +131,7 @@ def _by_name(name: str, data_dir: str | None, image_size: int | None) -> Dataset
     return dataclasses.replace(data, augment=source.augment)
 
 
-def _fetch(name: str, source: Source, size: int, path: Path) -> None:
+def _fetch(source: Source, size: int, path: Path) -> None:
     try:
         arrays = fetch(source, size)
     except HubError as error:
@@ -146,12 +146,11 @@ def _fetch(name: str, source: Source, size: int, path: Path) -> None:
 
 
 def _unknown(name: str, data_dir: str | None) -> UserError:
-    looked = ", ".join(str(folder) for folder in data_directories(data_dir))
     if _is_file(Path(name)):
         return UserError(f"dataset: {name} is neither a folder nor an .npz or .parquet file")
     return UserError(
         f"dataset: {name!r} is no data set's name ({', '.join(NAMES)}), no folder and no file"
-        f"{did_you_mean(name, NAMES)}; looked for {name}.npz in {looked}\n"
+        f"{did_you_mean(name, NAMES)}; looked for {name}.npz in {data_directory(data_dir)}\n"
         "such a file holds x_train, x_test (uint8 images [n, height, width] or [n, height, width, "
         "channels]), y_train, y_test (labels from 0), and for natural clients client_train, client_test"
     )

@@ -15,9 +15,10 @@ from fedgela.flower.keys import public_key
 from fedgela.flower.processes import environment, program
 
 CONNECTION = "fedgela"  # the name by which Flower's commands know the server
+SECONDS = 60  # that a command may take
 
 
-def flwr(folder: FederationFolder, *arguments: str, seconds: float = 60.0) -> dict[str, object]:
+def flwr(folder: FederationFolder, *arguments: str) -> dict[str, object]:
     """One of Flower's commands on the server, its answer as JSON."""
     home = folder.server / "flwr"
     connection = {
@@ -33,11 +34,11 @@ def flwr(folder: FederationFolder, *arguments: str, seconds: float = 60.0) -> di
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"Flower's command 'flwr {arguments[0]}' did not end within {seconds:g} s") from None
+        raise UserError(f"Flower's command 'flwr {arguments[0]}' did not end within {SECONDS} s") from None
     try:
         answer: dict[str, object] = json.loads(done.stdout)
     except ValueError:

@@ -18,6 +18,8 @@ from typing import IO
 from fedgela.errors import UserError
 from fedgela.flower import QUIET
 
+SECONDS_TO_END = 10  # that a process has after each signal
+LAST_WORDS = 4  # lines of a log
 _PR_SET_PDEATHSIG = 1
 
 
@@ -56,13 +58,13 @@ def start(command: Sequence[str], home: Path, log: IO[bytes]) -> subprocess.Pope
     )
 
 
-def stop(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """The process and what it has started."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sign)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+            process.wait(SECONDS_TO_END)
             if sign == signal.SIGTERM:
                 time.sleep(0.2)
     process.wait()
@@ -92,7 +94,7 @@ def check_free(host: str, port: int) -> None:
             ) from None
 
 
-def last_words(log: Path, since: int = 0, lines: int = 4) -> str:
+def last_words(log: Path, since: int = 0) -> str:
     """What a Flower program said at its end, for a message: its error where it names one."""
     try:
         text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_bytes()[since:].decode(errors="replace"))
@@ -101,5 +103,5 @@ def last_words(log: Path, since: int = 0, lines: int = 4) -> str:
     told = [line.strip() for line in text.splitlines() if line.strip()]
     for place in range(len(told) - 1, -1, -1):
         if "Exit Code" in told[place]:
-            return " ".join(told[place : place + lines])
-    return " | ".join(told[-lines:])
+            return " ".join(told[place : place + LAST_WORDS])
+    return " | ".join(told[-LAST_WORDS:])

@@ -64,15 +64,16 @@ def total_traffic(per_client: Traffic, records: Iterable[Record], clients: int) 
     return visits * per_client.up + clients * per_client.once, visits * per_client.down
 
 
-def best(records: Sequence[Record], metric: str = "GA") -> float | None:
-    values = [record[metric] for record in records if record.get(metric) is not None]
+def best(records: Sequence[Record]) -> float | None:
+    """The largest GA of a run; None where none was measured."""
+    values = [record["GA"] for record in records if record.get("GA") is not None]
     return max(values) if values else None
 
 
-def rounds_to_reach(records: Sequence[Record], target: float, metric: str = "GA") -> int | None:
-    """The first round whose metric is at least the target; None ('-' in tables) where none is."""
+def rounds_to_reach(records: Sequence[Record], target: float) -> int | None:
+    """The first round whose GA is at least the target; None ('-' in tables) where none is."""
     for record in records:
-        value = record.get(metric)
+        value = record.get("GA")
         if value is not None and value >= target:
             return int(record["round"])
     return None

@@ -1,6 +1,6 @@
 """How far models move: local from global, adapted classifier from ETF."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -26,14 +26,11 @@ def distance(local: State, server: State) -> Tensor:
     )
 
 
-def drift(
-    locals_: Sequence[State], server: State, counts: Callable[[str], bool] = lambda name: True
-) -> Tensor:
-    """Mean over local models of ||w_k - w|| / ||w||, w the global model that they started from, over the
-    entries that `counts` (such as an algorithm's `travels`) names."""
+def drift(local: State, server: State, counts: Callable[[str], bool] = lambda name: True) -> Tensor:
+    """||w_k - w|| / ||w||, w the global model that the local one started from, over the entries that `counts`
+    (such as an algorithm's `travels`) names."""
     chosen = {name: value for name, value in server.items() if counts(name)}
-    moved = torch.stack([distance(local, chosen).cpu() for local in locals_])
-    return moved.mean() / state_norm(chosen).cpu()
+    return distance(local, chosen).cpu() / state_norm(chosen).cpu()
 
 
 def adaptation_cost(phi: Tensor, lengths: Tensor | float = 1.0) -> Tensor:

@@ -70,6 +70,6 @@ class Summary:
         return statistics.fmean(max(values[cell.id] for cell in group) for group in self.groups)
 
 
-def experiment_of(cell: Cell, seed: int = 0) -> Experiment:
-    """The cell as an experiment of this project."""
-    return parse_experiment({**cell.config, "seed": seed}, where=cell.id)
+def experiment_of(cell: Cell) -> Experiment:
+    """The cell as an experiment of this project, with the seed 0."""
+    return parse_experiment(dict(cell.config), where=cell.id)

@@ -75,9 +75,9 @@ def gamma_of_theorem_1(kappa: float, E: int) -> float:
     return max(8 * kappa, float(E))
 
 
-def gamma_of_theorem_3(c: Constants, E: int, k: float | None = None) -> float:
-    """gamma = 32 L^2 kappa (E-1)^2 / (k (mu - k)) - 1. The paper does not say what k is; mu/2 is best."""
-    k = c.mu / 2 if k is None else k
+def gamma_of_theorem_3(c: Constants, E: int) -> float:
+    """gamma = 32 L^2 kappa (E-1)^2 / (k (mu - k)) - 1. The paper does not say what k is."""
+    k = c.mu / 2  # which makes gamma smallest
     return 32 * c.L**2 * c.kappa * (E - 1) ** 2 / (k * (c.mu - k)) - 1
 
 

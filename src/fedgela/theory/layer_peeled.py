@@ -59,7 +59,6 @@ def solve(
     E_H: float,
     seed: int,
     W: Tensor | None = None,
-    steps: int = STEPS,
 ) -> Solution:
     """Minimise by accelerated projected gradient, which starts anew whenever it overshoots.
 
@@ -80,7 +79,7 @@ def solve(
     step_H, step_W = 1 / (E_W * C / (C - 1)), 1 / E_H
     look_H, look_W, momentum = H, W, torch.ones(*batch, 1, 1, dtype=torch.float64)
     residual, taken = math.inf, 0
-    for step in range(steps):
+    for step in range(STEPS):
         to_H, to_W = gradients(look_H, look_W, labels, weights)
         new_H = into_ball(look_H - step_H * to_H, math.sqrt(E_H))
         new_W = into_ball(look_W - step_W * to_W, math.sqrt(E_W)) if learns_W else W
@@ -89,7 +88,7 @@ def solve(
         push = torch.where(uphill, 0.0, (momentum - 1) / next_momentum)
         look_H, look_W = new_H + push * (new_H - H), new_W + push * (new_W - W)
         H, W, momentum, taken = new_H, new_W, next_momentum, step + 1
-        if taken % 50 == 0 or taken == steps:
+        if taken % 50 == 0 or taken == STEPS:
             to_H, to_W = gradients(H, W, labels, weights)
             moved = (into_ball(H - step_H * to_H, math.sqrt(E_H)) - H).norm(dim=-1).max() / math.sqrt(E_H)
             if learns_W:
@@ -101,9 +100,7 @@ def solve(
     return Solution(H, W, cross_entropy(H, W, labels, weights), residual, taken)
 
 
-def best_features(
-    labels: Tensor, W: Tensor, E_H: float, seed: int, steps: int = STEPS
-) -> tuple[Tensor, float]:
+def best_features(labels: Tensor, W: Tensor, E_H: float, seed: int) -> tuple[Tensor, float]:
     """Features H [n, d] that minimise CE(h_i, W) with W [C, d] fixed, and the residual of `solve`.
 
     Every feature has a problem of its own, and log CE has CE's minimiser. Its gradient,
@@ -117,7 +114,7 @@ def best_features(
     step = 1 / (2 * float((W**2).sum(dim=1).max()))
     residual = math.inf
     look, momentum = H, torch.ones(n, 1, dtype=torch.float64)
-    for _ in range(steps):
+    for _ in range(STEPS):
         new = into_ball(look - step * _log_loss_gradient(look, W, own), math.sqrt(E_H))
         uphill = ((look - new) * (new - H)).sum(dim=1, keepdim=True) > 0
         next_momentum = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
