@@ -229,9 +229,10 @@ def growth() -> list[str]:
 
 def measured() -> list[str]:
     """FedAvg and FedGELA on real data, wherever the ledger has both on the same seeds."""
+    from fedgela.over_seeds import mean_std, spread
     from fedgela.paper import cells, distinct
     from fedgela.reproduce.ledger import read_ledger
-    from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, mean_and_std
+    from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings
 
     standings = Standings(read_ledger(ROOT / "results/ledger.jsonl"))
     lines = [
@@ -240,8 +241,7 @@ def measured() -> list[str]:
     ]
 
     def shown(standing: Standing, metric: str, when: str) -> str:
-        mean, std = mean_and_std(list(standing.values(metric, when).values()))
-        return f"{mean:.1f}" + ("" if std is None else f" ± {std:.1f}")
+        return mean_std(spread(standing.values(metric, when).values()), digits=1)
 
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")

@@ -18,12 +18,12 @@ def spread(values: Collection[float]) -> Spread:
     }
 
 
-def mean_std(value: Mapping[str, float | None], sign: str = "") -> str:
+def mean_std(value: Mapping[str, float | None], sign: str = "", unit: str = "", digits: int = 2) -> str:
     """A mean with its standard deviation, where there is one; '-' where there is none."""
     mean, std = value["mean"], value["std"]
     if mean is None or math.isnan(mean):
         return "-"
-    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+    return f"{mean:{sign}.{digits}f}{unit}" + ("" if std is None else f" ± {std:.{digits}f}")
 
 
 class OverSeeds(ABC):

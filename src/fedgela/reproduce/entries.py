@@ -20,7 +20,7 @@ from fedgela.paper import Cell, cells
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
 from fedgela.runfolder import RunFolder
-from fedgela.runs import best_and_last, device_name
+from fedgela.runs import device_name
 
 PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business
 
@@ -43,8 +43,8 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
         rounds_run=experiment.rounds,
         PA=_percent(result.get("PA")),
         GA=_percent(result.get("GA")),
-        PA_balanced=_percent(_balanced_PA(result, records)),
-        GA_balanced=_percent(best_and_last(records, "GA_balanced")),
+        PA_balanced=_percent(result.get("PA_balanced")),
+        GA_balanced=_percent(result.get("GA_balanced")),
         PA_finetuned=_percent(result.get("PA_finetuned")),
         GA_locals=_percent(result.get("GA_locals")),
         GA_by_round=tuple(_rounded(record.get("GA")) for record in records),
@@ -167,18 +167,6 @@ def _data(
 
 def _last_evaluated(records: Sequence[Record]) -> Record:
     return next((record for record in reversed(records) if "GA" in record), {})
-
-
-def _balanced_PA(result: Record, records: list[Record]) -> Record | None:
-    if result["PA_of"] != "finetuned":
-        return best_and_last(records, "PA_balanced")
-    best, last = result["finetuned"]["best"], result["finetuned"]["last"]
-    return {
-        "best": best["PA_balanced"],
-        "best_round": best["round"],
-        "last": last["PA_balanced"],
-        "last_round": last["round"],
-    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,10 +1,12 @@
 """What the fields of the page's tables say: numbers, marks and notes."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 
+from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import Printed
 from fedgela.reproduce.document import Field
-from fedgela.reproduce.standing import Standing, mean_and_std
+from fedgela.reproduce.standing import Standing
 
 UNTRIED = Field("untried", tone="untried")
 INCOMPLETE = Field("incomplete", tone="untried")
@@ -34,11 +36,12 @@ def beside(printed: Printed | None, values: Sequence[float] | None, comparable: 
     paper = Field(printed.text) if printed else NOTHING
     if not values:
         return [paper, UNTRIED if values is None else NOTHING, NOTHING]
-    ours, _ = mean_and_std(values)
+    ours = Field(mean_std(spread(values)))
     if printed is None or printed.value is None:
-        return [paper, Field(mean_text(values)), NOTHING]
-    difference = _difference(round(ours, 2) - printed.value) if comparable else OTHER_TASK
-    return [paper, Field(mean_text(values)), difference]
+        return [paper, ours, NOTHING]
+    if not comparable:
+        return [paper, ours, OTHER_TASK]
+    return [paper, ours, _difference(round(statistics.fmean(values), 2) - printed.value)]
 
 
 def _difference(value: float) -> Field:
@@ -53,8 +56,3 @@ def marked(text: str, reached: bool) -> Field:
 
 def signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
-
-
-def mean_text(values: Sequence[float], unit: str = "") -> str:
-    mean, std = mean_and_std(values)
-    return f"{mean:.2f}{unit}" + ("" if std is None else f" ± {std:.2f}")

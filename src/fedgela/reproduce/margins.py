@@ -1,8 +1,10 @@
 """The paper's claims and ours: FedGELA's margins over FedAvg and over the best baseline."""
 
 import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, common, distinct, summaries
 from fedgela.reproduce.document import Field, Grid
 from fedgela.reproduce.fields import NOTHING, Notes, marked, signed
@@ -13,7 +15,6 @@ from fedgela.reproduce.standing import (
     Standings,
     best_values,
     combined,
-    mean_and_std,
 )
 
 MOMENTS = {"PA": ("best", "last"), "GA": ("best", "last", LAST_TENTH)}
@@ -134,6 +135,5 @@ def _our_margin(paired: Sequence[float], goal: float | None) -> Field:
     """`goal` is the paper's margin, where it is of the same task."""
     if not paired:
         return NOTHING
-    mean, std = mean_and_std(paired)
-    text = signed(mean) + ("" if std is None else f" ± {std:.2f}")
-    return Field(text) if goal is None else marked(text, round(mean, 2) >= round(goal, 2))
+    text = mean_std(spread(paired), sign="+").replace("-", "−")
+    return Field(text) if goal is None else marked(text, round(statistics.fmean(paired), 2) >= round(goal, 2))

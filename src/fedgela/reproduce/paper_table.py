@@ -1,11 +1,13 @@
 """One table or figure of the paper with ours beside: its settings, averages and best baselines."""
 
+import statistics
 from collections.abc import Sequence
 
+from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, common, summaries, table
 from fedgela.reproduce.document import Block, Field, Grid, Heading, Paragraph, Tone
-from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside, mean_text
-from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined, mean_and_std
+from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
+from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined
 
 COUNTS = ("smallest_client", "largest_client")
 
@@ -81,8 +83,10 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
             fields = [_name(cell, standing, notes), _seeds(standing)]
             for metric in metrics:
                 values = list(standing.values(metric).values()) if standing else []
-                shown = _count(values) if values and metric in COUNTS else mean_text(values) if values else ""
-                fields.append(Field(shown) if shown else NOTHING if standing else UNTRIED)
+                if values:
+                    fields.append(Field(_count(values) if metric in COUNTS else mean_std(spread(values))))
+                else:
+                    fields.append(NOTHING if standing else UNTRIED)
             rows.append(tuple(fields))
     head = [titles.get(metric, f"{metric.replace('_', ' ')}, degrees, last round") for metric in metrics]
     return Grid(("method", "seeds", *head), tuple(rows))
@@ -111,7 +115,7 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
 
 def _mean_at(standing: Standing | None, metric: str, when: str) -> Field:
     values = list(standing.values(metric, when).values()) if standing else []
-    return Field(mean_text(values)) if values else NOTHING
+    return Field(mean_std(spread(values))) if values else NOTHING
 
 
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -131,7 +135,7 @@ def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -
                     fields.append(Field("-"))  # as the paper prints what never gets there
                 else:
                     numbers = [float(pair[place] or 0) for pair in reached.values()]
-                    text = mean_text(numbers, "x") if metric == "speedup" else _count(numbers)
+                    text = mean_std(spread(numbers), unit="x") if metric == "speedup" else _count(numbers)
                     fields.append(Field(text, tone=_quick(printed, numbers)))
             rows.append(tuple(fields))
     return Grid(
@@ -143,7 +147,7 @@ def _quick(printed: Printed | None, ours: Sequence[float]) -> Tone:
     """Fewer rounds are better, and a larger speedup."""
     if printed is None or printed.value is None:
         return "plain"
-    gain = mean_and_std(ours)[0] - printed.value
+    gain = statistics.fmean(ours) - printed.value
     better = gain >= 0 if printed.text.endswith("x") else gain <= 0
     return "reached" if better else "below"
 
@@ -184,4 +188,4 @@ def _seeds(standing: Standing | None) -> Field:
 
 def _count(values: Sequence[float]) -> str:
     """Of rounds or samples: a whole number, unless it is a mean."""
-    return f"{values[0]:g}" if len(values) == 1 else mean_text(values)
+    return f"{values[0]:g}" if len(values) == 1 else mean_std(spread(values))

@@ -261,8 +261,3 @@ def _other_sizes(entry: Entry, settings: Settings) -> list[str]:
     if None not in (shape, entry.data.shape) and entry.data.shape != shape:
         notes.append(f"samples of shape {'x'.join(map(str, entry.data.shape or ()))}")
     return notes
-
-
-def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """ddof = 1; no deviation of a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
