@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedgela.config import Experiment
 from fedgela.evaluation import Record
+from fedgela.relay import Relay
 from fedgela.runfolder import RunFolder
 from fedgela.runs import Listener
 
@@ -26,12 +27,12 @@ def tag_of(name: str) -> str:
     return f"{group}/{name}"
 
 
-class Events(Listener):
-    """Writes what it hears, and passes it on to the listener that it stands before."""
+class Events(Relay):
+    """Writes what it hears, and passes it on."""
 
     def __init__(self, folder: RunFolder, passes_to: Listener) -> None:
+        super().__init__(passes_to)
         self.folder = folder
-        self.passes_to = passes_to
         self.writer: SummaryWriter | None = None
 
     def started(self, experiment: Experiment, done: int) -> None:
@@ -46,22 +47,13 @@ class Events(Listener):
         for record in self.folder.records():
             self._write(record)
         self.writer.flush()
-        self.passes_to.started(experiment, done)
+        super().started(experiment, done)
 
     def round(self, record: Record) -> None:
         self._write(record)
         if self.writer is not None:
             self.writer.flush()
-        self.passes_to.round(record)
-
-    def saved(self, round: int) -> None:
-        self.passes_to.saved(round)
-
-    def finishing(self) -> None:
-        self.passes_to.finishing()
-
-    def note(self, text: str) -> None:
-        self.passes_to.note(text)
+        super().round(record)
 
     def finished(self, result: Record) -> None:
         """Accuracies that are measured once, after the last round."""
@@ -69,7 +61,7 @@ class Events(Listener):
             if name in result and result.get("finetuned"):
                 PA = result["finetuned"]["last"].get(name)
                 self._write({"round": result["rounds"], name: PA})
-        self.passes_to.finished(result)
+        super().finished(result)
 
     def close(self) -> None:
         if self.writer is not None:

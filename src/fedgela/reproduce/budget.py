@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from fedgela.config import Experiment
-from fedgela.evaluation import Record
+from fedgela.relay import Relay
 from fedgela.runs import Listener
 
 RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
@@ -30,26 +30,24 @@ class Budget:
             raise OutOfBudget(f"{what} takes about {seconds:.0f} s, which the budget does not leave")
 
 
-class WithinBudget(Listener):
-    """Passes on to a view what a run tells, and stops the run before what would not fit."""
+class WithinBudget(Relay):
+    """Passes on what a run tells, and stops the run before what would not fit."""
 
-    def __init__(self, view: Listener, budget: Budget, round_seconds: float | None = None) -> None:
+    def __init__(self, passes_to: Listener, budget: Budget, round_seconds: float | None = None) -> None:
         """`round_seconds` is what a round is expected to take, as far as that is known before one was run."""
-        self.view = view
+        super().__init__(passes_to)
         self.budget = budget
         self.steps: list[float] = [] if round_seconds is None else [round_seconds]
 
     def started(self, experiment: Experiment, done: int) -> None:
         self.experiment = experiment
-        self.view.started(experiment, done)
+        super().started(experiment, done)
         if done < experiment.rounds:
             self._require_a_round(done)
         self.began = time.monotonic()
 
-    def round(self, record: Record) -> None:
-        self.view.round(record)
-
     def saved(self, round: int) -> None:
+        super().saved(round)
         now = time.monotonic()
         self.steps.append(now - self.began)
         self.began = now
@@ -63,13 +61,7 @@ class WithinBudget(Listener):
         self.budget.require(
             finetuning_rounds(self.experiment) * slowest(self.steps), "measuring the final models"
         )
-        self.view.finishing()
-
-    def note(self, text: str) -> None:
-        self.view.note(text)
-
-    def finished(self, result: Record) -> None:
-        self.view.finished(result)
+        super().finishing()
 
 
 def slowest(steps: Sequence[float]) -> float:
