@@ -246,7 +246,7 @@ def measured() -> list[str]:
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
         for gela in standings.all_of(cell):
-            for base in standings.under(gela.task, base_cell):
+            for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):
                     config = next(iter(gela.entries.values())).config
                     where = f"{config['dataset']}, {config['partition']}, {config['model']}"

@@ -19,7 +19,7 @@ _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TYPES = {torch.float64, torch.float32, *_HALF.values(), torch.int64, torch.bool}  # that tensors here have
 HALVED = ("model", "extra")  # the groups that may go as 16 bits: the large ones
 # the parts of a visit that are single tensors
-MEASURES = ("loss_sum", "loss_count", "classifier", "right", "right_on_union", "tracked")
+SINGLE_TENSORS = ("loss_sum", "loss_count", "classifier", "right", "right_on_union", "tracked")
 
 
 def encode(groups: Mapping[str, State], about: About, wire: Wire = "fp32") -> bytes:
@@ -60,7 +60,7 @@ def decode(content: bytes) -> tuple[Groups, About]:
 
 
 def groups_of(visit: Visit) -> Groups:
-    measures = {name: getattr(visit, name) for name in MEASURES if getattr(visit, name) is not None}
+    measures = {name: getattr(visit, name) for name in SINGLE_TENSORS if getattr(visit, name) is not None}
     update = visit.update
     return {
         "model": update.model,

@@ -46,7 +46,7 @@ def _in_settings(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ..
         baselines = [siblings[m] for m in common().baselines if m in siblings]
         for mine in standings.all_of(cell):
             for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
-                theirs = [found for other in others if (found := standings.under(mine.task, other))]
+                theirs = [found for other in others if (found := standings.under(mine.conditions, other))]
                 if theirs and len(theirs) == len(others):
                     counted = [mine, *itertools.chain(*theirs)]
                     yield _row(
@@ -87,8 +87,8 @@ def _of_averages(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ..
             theirs = rows.get((name, dataset, column, other))
             if row != "fedgela" or theirs is None:
                 continue
-            for task in standings.tasks(mine.cells):
-                ours, others = (standings.of_task(task, s.cells) for s in (mine, theirs))
+            for conditions in standings.conditions(mine.cells):
+                ours, others = (standings.all_under(conditions, s.cells) for s in (mine, theirs))
                 figures, other_figures = (
                     {moment: combined(summary, found, *moment) for moment in _MOMENTS}
                     for summary, found in ((mine, ours), (theirs, others))

@@ -18,8 +18,8 @@ TASK = {"dataset", "image_size", "model", "partition", "clients"}
 UNREADABLE = "settings of another version of this software, which this one does not know"
 LAST_TENTH = "last tenth"  # GA's mean over the last tenth of the rounds, beside the best and the last round's
 
-
-Task = tuple[tuple[str, ...], str | None]  # what is not as in the paper, but for the method's own; precision
+# what is not as in the paper, but for the method's own; precision
+Conditions = tuple[tuple[str, ...], str | None]
 Draw = tuple[int, str]  # a seed, and the data's fingerprint: by these runs of several methods are paired
 
 
@@ -39,8 +39,8 @@ class Standing:
         return max(entry.rounds_run for entry in self.entries.values())
 
     @property
-    def task(self) -> Task:
-        """Standings of one task can be held against each other."""
+    def conditions(self) -> Conditions:
+        """Standings under the same ones can be held against each other."""
         return self.notes_on_the_task, self.precision
 
     def values(self, metric: str, when: str = "best") -> dict[Draw, float]:
@@ -94,28 +94,28 @@ class Standings:
     def tried(self, chosen: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in chosen if cell.id in self._of]
 
-    def under(self, task: Task, cell: Cell) -> list[Standing]:
-        """A cell's standings of one task: one, or several of a method that was run with several settings."""
-        return [standing for standing in self.all_of(cell) if standing.task == task]
+    def under(self, conditions: Conditions, cell: Cell) -> list[Standing]:
+        """A cell's standings: one, or several of a method that was run with several settings."""
+        return [standing for standing in self.all_of(cell) if standing.conditions == conditions]
 
-    def tasks(self, chosen: Iterable[Cell]) -> list[Task]:
-        """That any of these cells was tried on; the paper's own, without notes, first."""
-        tasks = {standing.task for cell in chosen for standing in self.all_of(cell)}
-        return sorted(tasks, key=lambda task: (task[0], task[1] or ""))
+    def conditions(self, chosen: Iterable[Cell]) -> list[Conditions]:
+        """That any of these cells was tried under; the paper's own, without notes, first."""
+        found = {standing.conditions for cell in chosen for standing in self.all_of(cell)}
+        return sorted(found, key=lambda conditions: (conditions[0], conditions[1] or ""))
 
-    def of_task(self, task: Task, chosen: Iterable[Cell]) -> list[list[Standing]]:
-        """The standings of each of these cells that was tried on the task."""
-        return [found for cell in chosen if (found := self.under(task, cell))]
+    def all_under(self, conditions: Conditions, chosen: Iterable[Cell]) -> list[list[Standing]]:
+        """The standings of each of these cells that was tried under them."""
+        return [found for cell in chosen if (found := self.under(conditions, cell))]
 
     def together(self, chosen: Sequence[Cell]) -> list[list[Standing]]:
-        """These cells' standings of one task: of the one that most cells were tried on, or the paper's."""
-        return max((self.of_task(task, chosen) for task in self.tasks(chosen)), key=len, default=[])
+        """These cells' standings under the conditions that most of them were tried under, or the paper's."""
+        return max((self.all_under(c, chosen) for c in self.conditions(chosen)), key=len, default=[])
 
     def reached(self, standing: Standing) -> dict[int, tuple[int | None, float | None]]:
         """Rounds to FedAvg's best GA on the same seed, and the speedup over FedAvg's own (Table 9)."""
         cell = standing.cell
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, ["fedavg"])
-        base = next(iter(self.under(standing.task, base_cell)), None)
+        base = next(iter(self.under(standing.conditions, base_cell)), None)
         found: dict[int, tuple[int | None, float | None]] = {}
         for seed, entry in standing.entries.items():
             if base is None or seed not in base.entries:

@@ -23,7 +23,7 @@ from fedgela.resolve import device_of
 from fedgela.runfolder import RunFolder
 from fedgela.runs import device_name, run_or_resume
 
-TRACKED = "-tracked"  # a folder whose run records more than others of the same settings
+TRACKED_SUFFIX = "-tracked"  # of a folder whose run records more than others of the same settings
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Task:
     def folder(self, out: Path) -> Path:
         """Where the run lies, perhaps by the name of another table's cell, or where it is to be."""
         tracked = bool(self.experiment.track)
-        endings = [TRACKED] if tracked else ["", TRACKED]
+        endings = [TRACKED_SUFFIX] if tracked else ["", TRACKED_SUFFIX]
         for ending in endings:
             for path in sorted(out.glob(f"*-{self.hash}{ending}")):
                 held = RunFolder(path / f"seed-{self.seed}")
@@ -161,7 +161,7 @@ def _do(
     if task.cell.measures == "partition":
         return measure_partition(task.cell, task.experiment, folder, held, variant)
     listener = WithinBudget(view, budget, _round_seconds(task, RunFolder(folder), rates))
-    if not (folder.parent.name.endswith(TRACKED) and RunFolder(folder).result() is not None):
+    if not (folder.parent.name.endswith(TRACKED_SUFFIX) and RunFolder(folder).result() is not None):
         run_or_resume(task.experiment, folder, listener)
     entry = entry_of_run(folder, task.cell, held, variant)
     if task.cell.id not in entry.cells:
