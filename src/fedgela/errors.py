@@ -8,6 +8,11 @@ class UserError(Exception):
     """A mistake of the user's: the command line prints it and exits with 2, without a traceback."""
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an exception says; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' (did you mean 'x'?)' with the nearest known word, or '' where none is near."""
     # names without their tables are compared: 'E_W' for 'algorithm.E_W' is the likeliest slip of all

@@ -3,9 +3,9 @@
 `right` and `total` are [C] or [N, C]: test samples of a class that a model got right, and all of them.
 """
 
+import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedgela.geometry import class_angles
@@ -13,14 +13,17 @@ from fedgela.geometry import class_angles
 Record = dict[str, Any]
 
 
+def finite(value: float) -> float | None:
+    """A number for JSON; None where there is none (no samples, no pair of classes, a loss beyond bounds)."""
+    return value if math.isfinite(value) else None
+
+
 def percent(value: Tensor) -> float | None:
-    """A number for JSON; None where there is none (no samples, no pair of classes)."""
-    number = 100 * value.item()
-    return None if number != number else number
+    return finite(100 * value.item())
 
 
 def plain(values: Tensor) -> list[float | None]:
-    return [None if v != v else v for v in values.tolist()]
+    return [finite(value) for value in values.tolist()]
 
 
 def accuracy(name: str, right: Tensor, total: Tensor) -> Record:
@@ -66,18 +69,16 @@ def mean_angles(where: str, classifiers: Tensor, present: Tensor) -> Record:
     among those it lacks, and among all; of its own classifier [K, C, d], or the server's [C, d]."""
     angles = class_angles(classifiers, present)
     return {
-        f"angle_{group}_{where}": plain(value.double().nanmean()[None])[0] for group, value in angles.items()
+        f"angle_{group}_{where}": finite(value.double().nanmean().item()) for group, value in angles.items()
     }
 
 
 def train_loss(loss_sum: Tensor, loss_count: Tensor) -> Record:
     """Mean loss over the samples of all local steps of a round, [C] each."""
     loss_sum, loss_count = loss_sum.double(), loss_count.double()
-    by_class = torch.where(loss_count > 0, loss_sum / loss_count, torch.nan)
-    total = loss_sum.sum() / loss_count.sum()
     return {
-        "train_loss": total.item() if total.isfinite() else None,
-        "train_loss_by_class": plain(torch.where(by_class.isfinite(), by_class, torch.nan)),
+        "train_loss": finite((loss_sum.sum() / loss_count.sum()).item()),
+        "train_loss_by_class": plain(loss_sum / loss_count),
     }
 
 

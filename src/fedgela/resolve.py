@@ -9,7 +9,7 @@ from fedgela.config import Experiment
 from fedgela.data import Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
 from fedgela.data.sources import as_path
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
 
 
@@ -69,6 +69,5 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise UserError(f"device: {name!r} cannot be used here ({reason})") from None
+        raise UserError(f"device: {name!r} cannot be used here ({first_line(error)})") from None
     return device

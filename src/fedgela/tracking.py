@@ -20,7 +20,7 @@ from fedgela.algorithms.fedavg import cross_entropy
 from fedgela.algorithms.fedgela import Head
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.evaluation import Record
+from fedgela.evaluation import Record, finite
 from fedgela.measures import Collapse, adaptation_cost, class_mean_angles, drift, neural_collapse, state_norm
 from fedgela.models import Net, State
 from fedgela.randomness import generator
@@ -100,7 +100,7 @@ class Tracker:
         if not measured:
             return {}
         means = torch.stack(list(measured)).nanmean(dim=0).tolist()
-        return {name: _plain(mean) for name, mean in zip(self.client_names, means, strict=True)}
+        return {name: finite(mean) for name, mean in zip(self.client_names, means, strict=True)}
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -187,9 +187,4 @@ def _numbers(found: Mapping[str, Tensor]) -> Record:
         return {}
     device = next(iter(found.values())).device
     values = torch.stack([value.double().to(device) for value in found.values()]).tolist()
-    return {key: _plain(value) for key, value in zip(found, values, strict=True)}
-
-
-def _plain(value: float) -> float | None:
-    """For metrics.jsonl, which has no NaN and no infinity."""
-    return value if math.isfinite(value) else None
+    return {key: finite(value) for key, value in zip(found, values, strict=True)}

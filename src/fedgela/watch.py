@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedgela.config import Experiment
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record
 from fedgela.failures import ERROR
 from fedgela.report.loading import diverged_round, read_records, read_result, run_folders
@@ -102,7 +102,7 @@ class Watcher:
                 problems.append(error)
         if not found.runs:
             raise problems[0]
-        found.notes += [str(problem).splitlines()[0] for problem in problems]
+        found.notes += [first_line(problem) for problem in problems]
         there = {run.path.name for run in found.runs}
         seeds = self._seeds()
         found.waiting = [name for name in seeds if name not in there]

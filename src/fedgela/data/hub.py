@@ -11,6 +11,7 @@ from fedgela.data.catalogue import Source
 from fedgela.data.images import decode
 from fedgela.data.split import every_fifth
 from fedgela.data.text import LENGTH
+from fedgela.errors import first_line
 from fedgela.randomness import numpy_generator
 from fedgela.reachable import why_unreachable
 
@@ -49,8 +50,7 @@ def _table(source: Source) -> Any:
     try:
         return datasets.load_dataset(place, source.config)
     except Exception as error:  # it passes on what any of a dozen libraries below it raises
-        reason = (str(error).splitlines() or [""])[0]
-        raise HubError(f"{type(error).__name__}: {reason}") from error
+        raise HubError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _check_reachable() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 DEFAULT_SIZE = 32
@@ -54,7 +54,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
 
 def _why(error: Exception) -> str:
     """A decoder's words, but for where in memory the bytes lie."""
-    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = first_line(error)
     return "not an image" if text.startswith("cannot identify image file") else text
 
 

@@ -10,7 +10,7 @@ from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 
 ROLES = ("label", "client", "split", "image")
 
@@ -33,8 +33,7 @@ def read_table(path: Path) -> Any:
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise UserError(f"{path}: not a readable .parquet file ({reason})") from None
+        raise UserError(f"{path}: not a readable .parquet file ({first_line(error)})") from None
     with naming(path):
         if table.num_rows == 0:
             raise UserError("holds no rows")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, only_run, quiet, trained_model
 from fedgela.deploy.predictor import Predictor, Which
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.files import TEMPORARY, check_folder
 from fedgela.inputs import InputSpec
 
@@ -79,8 +79,7 @@ def _told(what: str, instead: str) -> Iterator[None]:
     except Exception as error:
         while error.__cause__ is not None and isinstance(error.__cause__, Exception):
             error = error.__cause__  # the first cause says it best
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{what} ({told}); {instead}") from None
+        raise UserError(f"{what} ({first_line(error)}); {instead}") from None
 
 
 def _samples(spec: InputSpec) -> Tensor:

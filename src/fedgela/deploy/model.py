@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fedgela
 from fedgela.deploy.predictor import Predictor, Which, predictor_of
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.inputs import InputSpec
 from fedgela.report.loading import Run, find_runs
 
@@ -123,7 +123,7 @@ def _of_pt2(path: Path) -> Model:
         with quiet():
             program = torch.export.load(path, extra_files=extra)
     except Exception as error:  # whatever a damaged archive makes torch stumble over
-        raise UserError(f"cannot be read as a .pt2 file ({_first_line(error)})") from None
+        raise UserError(f"cannot be read as a .pt2 file ({first_line(error)})") from None
     return Model(_card(extra[CARD]), program.module())
 
 
@@ -145,14 +145,10 @@ def onnx_session(path: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # of its own kinds, by where the damage lies
-        raise UserError(f"cannot be read as an .onnx file ({_first_line(error)})") from None
+        raise UserError(f"cannot be read as an .onnx file ({first_line(error)})") from None
 
 
 def _card(text: str) -> Card:
     if not text:
         raise UserError(f"has no {CARD}: it is not of `fedgela export`")
     return Card.of_json(text)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

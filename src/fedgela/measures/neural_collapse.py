@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from fedgela.evaluation import finite
 from fedgela.geometry import class_angles, class_means
 
 
@@ -32,7 +33,7 @@ class Collapse:
 
     def record(self, where: str) -> dict[str, float | None]:
         """For metrics.jsonl: `nc1_server`, ...; None where there is no number."""
-        return {f"{k}_{where}": v if math.isfinite(v) else None for k, v in asdict(self).items()}
+        return {f"{k}_{where}": finite(v) for k, v in asdict(self).items()}
 
 
 def etf_angle(C: int) -> float:

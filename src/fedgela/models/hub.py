@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.imports import told
 from fedgela.inputs import InputSpec
 from fedgela.models.net import Backbone, needs
@@ -136,7 +136,7 @@ def hub_backbone(name: str, spec: InputSpec, pretrained: bool, weights: str | No
             config = AutoConfig.for_model(**known) if known else fetch(source, **fetching)
             model = AutoModel.from_config(config, dtype=torch.float32)
     except (OSError, ValueError) as error:
-        reason = offline or (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = offline or first_line(error)
         raise _unavailable(name, source, reason, pretrained or weights is not None) from None
     return HubBackbone(name, spec, model)
 

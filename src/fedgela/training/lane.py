@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedgela.data import Dataset
+from fedgela.errors import first_line
 from fedgela.models import Net, State
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
@@ -71,7 +72,7 @@ class Recipe:
                     return compiled(*arguments)
                 except torch._dynamo.exc.TorchDynamoException as error:
                     self.losses[key] = function
-                    self.note(f"this model cannot be compiled and runs as it is ({_first_line(error)})")
+                    self.note(f"this model cannot be compiled and runs as it is ({first_line(error)})")
                     return function(*arguments)
 
             self.losses[key] = with_a_way_out
@@ -236,7 +237,7 @@ class Lane:
             self.graphs = False
             self.recipe.note(
                 f"this model cannot be captured as a CUDA graph: its steps are launched one by one "
-                f"({_first_line(error)})"
+                f"({first_line(error)})"
             )
 
 
@@ -410,10 +411,6 @@ def _no_garbage_collected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _here(state: State, device: torch.device) -> State:
