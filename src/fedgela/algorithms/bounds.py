@@ -1,9 +1,9 @@
 """The two bounds that every federated result is read against: no communication, and no federation."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, GlobalOf, PersonalOf
 
 
 @dataclass(frozen=True)
@@ -12,8 +12,8 @@ class Local(FedAvg):
 
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local"
-    GA_of: ClassVar[Literal["global", "locals"]] = "locals"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    GA_of: ClassVar[GlobalOf] = "locals"
+    PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
 
     def travels(self, entry: str) -> bool:
@@ -26,5 +26,5 @@ class Centralised(FedAvg):
 
     name: ClassVar[str] = "centralised"
     title: ClassVar[str] = "Centralised"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "global"
+    PA_of: ClassVar[PersonalOf] = "global"
     pooled: ClassVar[bool] = True

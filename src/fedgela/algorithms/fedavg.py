@@ -15,6 +15,11 @@ from torch import Tensor, nn
 from fedgela.models import Net, State
 from fedgela.operations.loss import cross_entropy as cross_entropy  # methods have it from here
 
+GlobalOf = Literal["global", "locals"]
+PersonalOf = Literal["finetuned", "local", "global"]
+Beside = tuple[Literal["PA_finetuned", "GA_locals"], ...]
+Grid = dict[str, tuple[object, ...]]
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -68,15 +73,15 @@ class FedAvg:
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
     # Which models the two accuracies are of (docs/protocol.md).
-    GA_of: ClassVar[Literal["global", "locals"]] = "global"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "finetuned"
+    GA_of: ClassVar[GlobalOf] = "global"
+    PA_of: ClassVar[PersonalOf] = "finetuned"
     # Accuracies reported beside those two, of the other kind.
-    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ()
+    beside: ClassVar[Beside] = ()
     # Whether a client keeps its last local model: as its personal model, or for its next visit.
     keeps_model: ClassVar[bool] = False
     # The hyper-parameters that are worth a search, with the authors' values, the default first; a key
     # of several names holds values that go together.
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {}
+    grid: ClassVar[Grid] = {}
     # Whether all data is trained on in one place (the Centralised bound).
     pooled: ClassVar[bool] = False
 

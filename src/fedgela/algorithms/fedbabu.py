@@ -10,9 +10,9 @@ weight decay moves it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from fedgela.algorithms.fedavg import FedAvg, Phase
+from fedgela.algorithms.fedavg import Beside, FedAvg, Phase
 from fedgela.algorithms.fedrep import BODY, HEAD
 
 
@@ -20,7 +20,7 @@ from fedgela.algorithms.fedrep import BODY, HEAD
 class FedBABU(FedAvg):
     name: ClassVar[str] = "fedbabu"
     title: ClassVar[str] = "FedBABU"
-    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("GA_locals",)
+    beside: ClassVar[Beside] = ("GA_locals",)
 
     def travels(self, entry: str) -> bool:
         return not entry.startswith(HEAD)

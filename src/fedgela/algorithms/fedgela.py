@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg, cross_entropy
+from fedgela.algorithms.fedavg import Beside, FedAvg, Grid, PersonalOf, cross_entropy
 from fedgela.geometry import PhiForm, phi, simplex_etf
 from fedgela.models import Net, State
 
@@ -76,10 +76,10 @@ class FedGELA(FedAvg):
 
     name: ClassVar[str] = "fedgela"
     title: ClassVar[str] = "FedGELA"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
 
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {
+    grid: ClassVar[Grid] = {
         "E_W": (10.0, 1.0, 100.0),
         "phi": ("power:1", "power:0.5"),
     }
@@ -169,8 +169,8 @@ class FedGE(FedGELA):
 
     name: ClassVar[str] = "fedge"
     title: ClassVar[str] = "FedGE"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"E_W": (10.0, 1.0, 100.0, 3.0, 30.0, 1000.0)}
-    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
+    grid: ClassVar[Grid] = {"E_W": (10.0, 1.0, 100.0, 3.0, 30.0, 1000.0)}
+    beside: ClassVar[Beside] = ("PA_finetuned",)
     adapt: bool = False
 
     def __post_init__(self) -> None:
@@ -185,8 +185,8 @@ class FedLA(FedGELA):
 
     name: ClassVar[str] = "fedla"
     title: ClassVar[str] = "FedLA"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"phi": ("power:1", "power:0.5", "exp")}
-    beside: ClassVar[tuple[Literal["PA_finetuned", "GA_locals"], ...]] = ("PA_finetuned",)
+    grid: ClassVar[Grid] = {"phi": ("power:1", "power:0.5", "exp")}
+    beside: ClassVar[Beside] = ("PA_finetuned",)
     etf: bool = False
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update, cross_entropy
+from fedgela.algorithms.fedavg import FedAvg, Grid, Moment, ServerState, Update, cross_entropy
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of, seed_torch, uniform
 
@@ -55,7 +55,7 @@ class Generator(nn.Module):
 class FedGen(FedAvg):
     name: ClassVar[str] = "fedgen"
     title: ClassVar[str] = "FedGen"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"alpha,beta": ((1.0, 1.0), (10.0, 10.0), (0.1, 0.1))}
+    grid: ClassVar[Grid] = {"alpha,beta": ((1.0, 1.0), (10.0, 10.0), (0.1, 0.1))}
 
     alpha: Annotated[float, Ge(0)] = 1.0
     beta: Annotated[float, Ge(0)] = 1.0

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from fedgela.algorithms.fedavg import FedAvg, cross_entropy
+from fedgela.algorithms.fedavg import FedAvg, Grid, cross_entropy
 from fedgela.models import Net, State
 
 NO_SAMPLES = 1e-8
@@ -25,7 +25,7 @@ NO_SAMPLES = 1e-8
 class FedLC(FedAvg):
     name: ClassVar[str] = "fedlc"
     title: ClassVar[str] = "FedLC"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"tau": (1.0, 0.5, 0.1)}
+    grid: ClassVar[Grid] = {"tau": (1.0, 0.5, 0.1)}
 
     tau: Annotated[float, Ge(0)] = 1.0
 

@@ -19,7 +19,16 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedgela.algorithms.fedavg import FedAvg, Moment, ServerState, Update, cross_entropy
+from fedgela.algorithms.fedavg import (
+    FedAvg,
+    GlobalOf,
+    Grid,
+    Moment,
+    PersonalOf,
+    ServerState,
+    Update,
+    cross_entropy,
+)
 from fedgela.geometry import class_means
 from fedgela.models import Net, State
 
@@ -28,10 +37,10 @@ from fedgela.models import Net, State
 class FedProto(FedAvg):
     name: ClassVar[str] = "fedproto"
     title: ClassVar[str] = "FedProto"
-    GA_of: ClassVar[Literal["global", "locals"]] = "locals"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    GA_of: ClassVar[GlobalOf] = "locals"
+    PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"lam": (1.0, 0.1)}
+    grid: ClassVar[Grid] = {"lam": (1.0, 0.1)}
 
     lam: Annotated[float, Ge(0)] = 1.0  # lambda
     weighted: bool = True

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.fedavg import FedAvg, Grid
 from fedgela.models import Net, State
 
 
@@ -23,7 +23,7 @@ from fedgela.models import Net, State
 class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"mu": (0.001, 0.01, 0.1, 0.5, 1.0)}
+    grid: ClassVar[Grid] = {"mu": (0.001, 0.01, 0.1, 0.5, 1.0)}
 
     mu: Annotated[float, Ge(0)] = 0.001
 

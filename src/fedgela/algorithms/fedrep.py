@@ -12,11 +12,11 @@ is too little for either where an epoch is a step or two: a search tries 10 + 10
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from fedgela.algorithms.fedavg import FedAvg, Phase
+from fedgela.algorithms.fedavg import FedAvg, GlobalOf, Grid, PersonalOf, Phase
 
 BODY = ("backbone.", "projection.")
 HEAD = ("head.",)
@@ -26,12 +26,10 @@ HEAD = ("head.",)
 class FedRep(FedAvg):
     name: ClassVar[str] = "fedrep"
     title: ClassVar[str] = "FedRep"
-    GA_of: ClassVar[Literal["global", "locals"]] = "locals"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    GA_of: ClassVar[GlobalOf] = "locals"
+    PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {
-        "head_epochs,body_epochs": ((None, None), (10, 1), (10, 5), (5, 5), (10, 10))
-    }
+    grid: ClassVar[Grid] = {"head_epochs,body_epochs": ((None, None), (10, 1), (10, 5), (5, 5), (10, 10))}
 
     head_epochs: Annotated[int, Ge(0)] | None = None
     body_epochs: Annotated[int, Ge(0)] | None = None

@@ -10,13 +10,13 @@ softmax itself; p is the paper's linear head. log 0 takes missing classes out of
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from fedgela.algorithms.fedavg import FedAvg, cross_entropy
+from fedgela.algorithms.fedavg import FedAvg, Grid, PersonalOf, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -42,9 +42,9 @@ def _heads(net: Net) -> TwoHeads:
 class FedRoD(FedAvg):
     name: ClassVar[str] = "fedrod"
     title: ClassVar[str] = "FedRoD"
-    PA_of: ClassVar[Literal["finetuned", "local", "global"]] = "local"
+    PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"gamma": (1.0, 0.5, 2.0)}
+    grid: ClassVar[Grid] = {"gamma": (1.0, 0.5, 2.0)}
 
     gamma: Annotated[float, Ge(0)] = 1.0
 

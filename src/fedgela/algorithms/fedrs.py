@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedgela.algorithms.fedavg import FedAvg, cross_entropy
+from fedgela.algorithms.fedavg import FedAvg, Grid, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -24,7 +24,7 @@ from fedgela.models import Net, State
 class FedRS(FedAvg):
     name: ClassVar[str] = "fedrs"
     title: ClassVar[str] = "FedRS"
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"alpha": (0.5, 0.9, 0.1)}
+    grid: ClassVar[Grid] = {"alpha": (0.5, 0.9, 0.1)}
 
     alpha: Annotated[float, Ge(0), Le(1)] = 0.5
     soft: bool = False

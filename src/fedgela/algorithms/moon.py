@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgela.algorithms.fedavg import FedAvg, cross_entropy
+from fedgela.algorithms.fedavg import FedAvg, Grid, cross_entropy
 from fedgela.models import Net, State
 
 
@@ -27,7 +27,7 @@ class MOON(FedAvg):
     name: ClassVar[str] = "moon"
     title: ClassVar[str] = "MOON"
     keeps_model: ClassVar[bool] = True  # z_p's model
-    grid: ClassVar[dict[str, tuple[object, ...]]] = {"mu": (5.0, 1.0, 10.0, 0.1, 0.01, 0.001)}
+    grid: ClassVar[Grid] = {"mu": (5.0, 1.0, 10.0, 0.1, 0.01, 0.001)}
 
     mu: Annotated[float, Ge(0)] = 5.0
     tau: Annotated[float, Gt(0)] = 0.5
