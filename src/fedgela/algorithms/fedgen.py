@@ -31,24 +31,8 @@ from fedgela.algorithms.fedavg import FedAvg, Grid, Moment, ServerState, Update,
 from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of, seed_torch, uniform
 
-_PARTS = ("0.weight", "0.bias", "1.running_mean", "1.running_var", "1.weight", "1.bias", "3.weight", "3.bias")
 FLOOR = 1e-4  # below which alpha and beta do not shrink
 MOST = 65536  # of samples, noise or units at once: far beyond use, and still what a machine can hold
-
-
-class Generator(nn.Module):
-    """G: noise [B, noise] and labels [B] to features [B, d]."""
-
-    def __init__(self, noise: int, hidden: int, d: int, C: int) -> None:
-        super().__init__()
-        self.C = C
-        self.layers = nn.Sequential(
-            nn.Linear(noise + C, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, d)
-        )
-
-    def forward(self, eps: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.layers(torch.cat([eps, F.one_hot(y, self.C).to(eps)], dim=1))
-        return z
 
 
 @dataclass(frozen=True)
@@ -74,15 +58,17 @@ class FedGen(FedAvg):
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
         return {"counts": counts}
 
-    def _generator(self, d: int, C: int, seed: int) -> Generator:
+    def initial_extra(self, d: int, C: int, seed: int) -> State:
         with torch.random.fork_rng(devices=[]):
             seed_torch(seed_of(seed, "init", "generator"))
-            return Generator(self.noise, self.hidden, d, C)
-
-    def initial_extra(self, d: int, C: int, seed: int) -> State:
-        G = self._generator(d, C, seed)
+            G = nn.Sequential(
+                nn.Linear(self.noise + C, self.hidden),
+                nn.BatchNorm1d(self.hidden),
+                nn.ReLU(),
+                nn.Linear(self.hidden, d),
+            )
         return {
-            **{f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()},
+            **{f"G/layers.{name}": value.detach() for name, value in G.state_dict().items()},
             "strength": torch.zeros(2),  # alpha and beta of the coming round: none in the first
         }
 
@@ -97,7 +83,8 @@ class FedGen(FedAvg):
         eps_any = uniform(draw, 1, (self.generated, self.noise))
         eps = uniform(draw, 2, (B, self.noise))
         # one pass for both batches, in evaluation mode: a client only listens to G
-        z = generated_features(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), C)
+        with torch.no_grad():
+            z = generate(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), C)
         z_any, z_y = z[: self.generated], z[self.generated :]
         told = cross_entropy(net.head(z_any), y_any).mean()
         target = net.head(z_y).detach().softmax(dim=1)
@@ -123,39 +110,43 @@ class FedGen(FedAvg):
     ) -> tuple[State, State]:
         """The generator's next state, and its optimiser's."""
         heads = [(update.model["head.weight"], update.model["head.bias"]) for update in updates]
-        C, d = heads[0][0].shape
-        device = heads[0][0].device
+        C, device = len(heads[0][0]), heads[0][0].device
         counts = torch.stack([update.extra["counts"] for update in updates]).float().to(device)
         share = counts / counts.sum(dim=0).clamp(min=1)  # [K, C]: w_{k,y}
-        G = self._generator(d, C, moment.seed).to(device)
-        G.load_state_dict({k.removeprefix("G/"): v for k, v in server.extra.items() if k.startswith("G/")})
+        G = {k: v.to(device, copy=True) for k, v in server.extra.items() if k.startswith("G/")}
+        weights = [
+            G[f"G/layers.{i}.{name}"].requires_grad_() for i in (0, 1, 3) for name in ("weight", "bias")
+        ]
         lr = self.generator_lr * self.decay ** (moment.round - 1)
-        adam = torch.optim.Adam(G.parameters(), lr, weight_decay=self.generator_weight_decay)
+        adam = torch.optim.Adam(weights, lr, weight_decay=self.generator_weight_decay)
         _restore(adam, server.private)
         draws = generator(moment.seed, "generator", moment.round)
         for _ in range(self.generator_steps):
             y = torch.randint(C, (self.generated,), generator=draws).to(device)
             eps = torch.rand(self.generated, self.noise, generator=draws).to(device)
-            z = G(eps, y)
+            z = generate(G, eps, y, C, training=True)
             teaching = z.new_zeros(())
             for k, (weight, bias) in enumerate(heads):
                 ce = cross_entropy(F.linear(z, weight, bias), y)
                 teaching = teaching + (share[k, y] * ce).mean()
             adam.zero_grad()
-            (teaching + self.eta * diversity(eps, z)).backward()
+            (teaching + self.eta * diversity(eps, z)).backward()  # type: ignore[no-untyped-call]
             adam.step()
-        state = {f"G/{name}": value.detach().clone() for name, value in G.state_dict().items()}
-        return state, _saved(adam)
+        G["G/layers.1.num_batches_tracked"] += self.generator_steps
+        return {name: value.detach() for name, value in G.items()}, _saved(adam)
 
 
-@torch.no_grad()
-def generated_features(state: State, eps: Tensor, y: Tensor, C: int) -> Tensor:
-    """What a Generator of this state says, in evaluation mode, without building one inside a step."""
-    layer = {name: state[f"G/layers.{name}"] for name in _PARTS}
-    h = F.linear(torch.cat([eps, F.one_hot(y, C).to(eps)], dim=1), layer["0.weight"], layer["0.bias"])
-    statistics = layer["1.running_mean"], layer["1.running_var"]
-    h = F.batch_norm(h, *statistics, layer["1.weight"], layer["1.bias"]).relu()
-    return F.linear(h, layer["3.weight"], layer["3.bias"])
+def generate(state: State, eps: Tensor, y: Tensor, C: int, training: bool = False) -> Tensor:
+    """G: noise [B, noise] and labels [B] to features [B, d], by the tensors `G/...` of a state. In training
+    the batch's own statistics count, and the running ones are moved."""
+
+    def part(name: str) -> Tensor:
+        return state[f"G/layers.{name}"]
+
+    h = F.linear(torch.cat([eps, F.one_hot(y, C).to(eps)], dim=1), part("0.weight"), part("0.bias"))
+    statistics = part("1.running_mean"), part("1.running_var")
+    h = F.batch_norm(h, *statistics, part("1.weight"), part("1.bias"), training).relu()
+    return F.linear(h, part("3.weight"), part("3.bias"))
 
 
 def diversity(eps: Tensor, z: Tensor) -> Tensor:
