@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, vmap
 
-from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms import ALGORITHMS, FedAvg, Phase
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
@@ -89,6 +89,15 @@ def test_other_settings_too(npz: Path, changes: dict[str, Any], width: int) -> N
     plain = serve(tiny(npz, engine="eager", **settings(**changes)))
     fast = serve(tiny(npz, engine="lanes", lanes=1, width=width, **settings(**changes)))
     assert_same_rounds(plain, fast)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_momentum_starts_at_zero_in_every_phase(
+    npz: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "phases", lambda self, epochs: (Phase(epochs),) * 2)  # also in an equal one
+    plain = serve(tiny(npz, engine="eager", **settings()))
+    assert_same_rounds(plain, serve(tiny(npz, engine="lanes", lanes=1, width=width, **settings())))
 
 
 def test_stacked_batchnorm_is_every_clients_own() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedgela.algorithms import Phase
 from fedgela.data import Dataset
 from fedgela.errors import first_line
 from fedgela.models import Net, State
@@ -146,22 +147,22 @@ class Lane:
             if self.stream is not None:
                 self.stream.wait_stream(torch.cuda.default_stream(self.device))
             self._fit(group)
-            for phase, v, _ in group.pieces():
-                self._move(plan.loss, phase.trains, v, group.batch)
+            for phase in plan.phases:
+                for v, _ in group.pieces(phase):
+                    self._move(plan.loss, phase, v, group.batch)
             self._load(group)
 
     def steps(self) -> Iterator[None]:
         """Take the group's steps, one at each turn. On a GPU a step taken is a step asked for."""
         assert self.group is not None
-        group, before = self.group, None
-        for phase, v, count in group.pieces():
-            if phase is not before:
-                self._forget()
-                before = phase
-            move = self._move(group.plan.loss, phase.trains, v, group.batch)
-            for _ in range(count):
-                move()
-                yield
+        group = self.group
+        for phase in group.plan.phases:
+            self._forget()
+            for v, count in group.pieces(phase):
+                move = self._move(group.plan.loss, phase, v, group.batch)
+                for _ in range(count):
+                    move()
+                    yield
 
     def finish(self, device: torch.device) -> list[Outcome]:
         """What the group's clients have learnt, on `device`; the lane is free then."""
@@ -219,10 +220,10 @@ class Lane:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _move(self, loss: Loss, trains: tuple[str, ...], v: int, batch: int) -> "_Move":
-        key = (_identity(loss), trains, v, batch)
+    def _move(self, loss: Loss, phase: Phase, v: int, batch: int) -> "_Move":
+        key = (_identity(loss), phase.trains, v, batch)
         if key not in self.moves:
-            move = _Move(self, loss, trains, v, batch)
+            move = _Move(self, loss, phase, v, batch)
             if self.graphs and len(self.moves) < MOST_GRAPHS:
                 self._capture(move)
             self.moves[key] = move
@@ -244,15 +245,14 @@ class Lane:
 class _Move:
     """One step of a lane's first v clients."""
 
-    def __init__(self, lane: Lane, loss: Loss, trains: tuple[str, ...], v: int, batch: int) -> None:
+    def __init__(self, lane: Lane, loss: Loss, phase: Phase, v: int, batch: int) -> None:
         recipe = lane.recipe
         self.lane, self.v, self.batch = lane, v, batch
         self.graph: torch.cuda.CUDAGraph | None = None
         # a lane for one client at a time goes without vmap: any net can do that
         self.stacked = lane.width > 1
         rows: int | slice = slice(0, v) if self.stacked else 0
-        parameters = {name for name, _ in recipe.net.named_parameters()}
-        trained = {name for name in parameters if name.startswith(trains)}
+        trained = {name for name, _ in recipe.net.named_parameters() if phase.selects(name)}
         self.weights: State = {}
         for name, value in lane.state.items():
             self.weights[name] = value[rows].detach().requires_grad_(name in trained)
@@ -382,15 +382,14 @@ class _Group:
         """The samples of all steps of a client."""
         return self._steps[i].flatten()
 
-    def pieces(self) -> Iterator[tuple[Any, int, int]]:
-        """(phase, v, count): in this phase the first v clients take `count` steps."""
-        for phase in self.plan.phases:
-            taken = 0
-            for v in range(len(self.jobs), 0, -1):
-                until = phase.epochs * self.lengths[v - 1]
-                if until > taken:
-                    yield phase, v, until - taken
-                    taken = until
+    def pieces(self, phase: Phase) -> Iterator[tuple[int, int]]:
+        """(v, count): the first v clients take `count` steps."""
+        taken = 0
+        for v in range(len(self.jobs), 0, -1):
+            until = phase.epochs * self.lengths[v - 1]
+            if until > taken:
+                yield v, until - taken
+                taken = until
 
 
 def _rows(value: Tensor, width: int) -> Tensor:
