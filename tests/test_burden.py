@@ -29,8 +29,17 @@ def test_parameters_held_kept_and_sent(npz: Path) -> None:
     C, d = 4, 8  # of the tiny experiment
     assert burdens["fedproto"].sent == pytest.approx((C * d + C) / 1e6)  # class means and counts
     assert burdens["fedgela"].sent == pytest.approx(model - head)  # the ETF stays
-    assert all(b.ratio_low <= b.ratio <= b.ratio_high for b in burdens.values())
-    assert all(b.seconds > 0 for b in burdens.values())
+
+
+def test_times_are_medians_and_quartiles_of_pairs(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # fedavg for itself, fedavg right before moon, moon; and so on
+    seconds = iter([7.0, 1.0, 1.0, 7.0, 2.0, 4.0, 8.0, 1.0, 3.0, 9.0, 2.0, 8.0, 7.0, 1.0, 5.0])
+    monkeypatch.setattr(burden, "_train_once", lambda server, progress: next(seconds))
+    fedavg, moon = measure({name: tiny(npz, algorithm=name) for name in ("fedavg", "moon")}, 5)
+    assert (fedavg.seconds, moon.seconds) == (7, 4)
+    assert (fedavg.ratio_low, fedavg.ratio, fedavg.ratio_high) == (1, 1, 1)
+    assert (moon.ratio_low, moon.ratio, moon.ratio_high) == (2, 3, 4)  # of 1, 2, 3, 4 and 5
+    assert not list(seconds)
 
 
 def test_the_command_prints_a_table_and_writes_json(
