@@ -47,7 +47,7 @@ def mean_accuracy(name: str, right: Tensor, total: Tensor) -> Record:
     right, total = right[tested].double(), total[tested].double()
     by_client = right.sum(dim=1) / total.sum(dim=1)
     by_class = right / total
-    spread = by_client if tested.any() else torch.full((1,), torch.nan)  # no minimum of nothing
+    spread = by_client if tested.any() else by_client.new_full((1,), float("nan"))  # no minimum of nothing
     return {
         name: percent(by_client.mean()),
         f"{name}_worst": percent(spread.min()),
