@@ -108,7 +108,9 @@ class Experiment(BaseModel):
     )
 
     # the data, and who holds it
-    dataset: Annotated[str, Field(min_length=1)] = "digits"  # a name, a folder, an .npz or a .parquet file
+    dataset: Annotated[str, Field(min_length=1)] = (
+        "digits"  # a name, a folder, an .npz, .parquet or .csv file
+    )
     data_dir: str | None = None  # where NAME.npz files lie
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
     unreadable: Literal["error", "skip"] = "error"  # images of a folder or .parquet that cannot be read

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import FedGELA, mean_statistics
+from fedgela.client_names import client_names
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
@@ -193,7 +194,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
     return Inspection(
         data=federation.data,
         experiment=experiment,
-        client_names=_client_names(experiment, federation),
+        client_names=client_names(experiment, federation),
         train_counts=counts.numpy(),
         test_counts=federation.test_counts.numpy(),
         only_in_test=federation.only_in_test,
@@ -203,21 +204,6 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
         cost=math.sqrt(method.E_W or 0.0) * adaptation_cost(phi).numpy(),
         duplicates=find_duplicates(federation),
     )
-
-
-def _client_names(experiment: Experiment, federation: Federation) -> list[str]:
-    """What the data calls its natural clients; those that a client was split into share its name."""
-    data = federation.data
-    if experiment.partition != "natural" or data.client_train is None:
-        return []
-    owner = federation.train.owner.numpy()
-    known, first = np.unique(owner, return_index=True)
-    ids = dict(zip(known.tolist(), data.client_train[first].tolist(), strict=True))
-    if not data.client_names:
-        if all(id == k for k, id in ids.items()):
-            return []
-        return [f"id {ids[k]}" if k in ids else "" for k in range(federation.clients)]
-    return [printable(data.client_names[ids[k]]) if k in ids else "" for k in range(federation.clients)]
 
 
 def _sum(cells: Ints | Mask) -> Ints:

@@ -83,8 +83,11 @@ def test_booleans_are_features(tmp_path: Path) -> None:
         ({"class_names": np.array(["a"])}, "the label 1 has no name among the 1 class_names"),
         ({"class_names": np.array(["a", "b", "a"])}, "two of the class_names are the same"),
         ({"client": np.arange(10) % 3, "client_names": np.array(["a", "b"])}, "among the 2 client_names"),
-        ({"x": np.full((10, 3), np.nan)}, "x_train holds values that are no finite numbers"),
-        ({"x": np.full((10, 3), -1e300)}, "x_train holds values that are no finite numbers in float32"),
+        (
+            {"x": np.full((10, 3), np.nan)},
+            "x holds values that are no finite numbers in float32: row 0, column 0 and 29 more",
+        ),
+        ({"x": np.full((10, 3), -1e300)}, "x holds values that are no finite numbers in float32"),
         ({"x": np.zeros((10, 3), complex)}, r"real numbers \[n, features\], not complex128 \[8, 3\]"),
         ({"x": np.zeros((10, 3), "m8[s]")}, r"real numbers \[n, features\], not timedelta64"),
         ({"y": np.arange(10)}, "no class has two samples, of which one is for testing"),
@@ -129,10 +132,18 @@ def test_only_images_are_augmented(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "mine.npz"), augment=True)
 
 
+def test_strings_are_told_how_to_become_numbers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.zeros((10, 3)), y=["a", "b"] * 5)
+    with pytest.raises(UserError, match=r"class_names, y = np\.unique\(y, return_inverse=True\)"):
+        load_dataset(str(tmp_path / "mine.npz"))
+
+
 def test_another_kind_of_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(UserError, match=r"data\.csv is neither a folder nor an \.npz or \.parquet file"):
-        load_dataset(str(tmp_path / "data.csv"))
+    (tmp_path / "data.xlsx").write_text("1,2")
+    with pytest.raises(
+        UserError, match=r"data\.xlsx is neither a folder nor an \.npz, \.parquet or \.csv file"
+    ):
+        load_dataset(str(tmp_path / "data.xlsx"))
 
 
 # -- parquet -------------------------------------------------------------------------------------------
@@ -160,6 +171,32 @@ def test_columns_of_numbers_are_features(tmp_path: Path) -> None:
     assert data.spec.shape == (3,)
     assert data.x_test[:, 0].tolist() == [8, 9]  # every fifth of each class
     np.testing.assert_allclose(data.x_test.numpy(), [[8, weight[8], 1], [9, weight[9], 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [None, "id"])
+def test_the_index_of_pandas_is_no_feature(tmp_path: Path, name: str | None) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"label": np.arange(20) % 2, "a": np.ones(20), "b": np.ones(20)})
+    table = table.sample(frac=1, random_state=0).rename_axis(name)
+    table.to_parquet(tmp_path / "t.parquet")
+    assert load_dataset(str(tmp_path / "t.parquet")).feature_names == ("a", "b")
+    if name is None:  # a .csv has it as a column without a name
+        table.to_csv(tmp_path / "t.csv")
+        data = load_dataset(str(tmp_path / "t.csv"))
+        assert data.feature_names == ("a", "b") and len(data.y_train) == 16
+
+
+def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [f"{'sick' if i % 2 else 'well'},{i},north" for i in range(10)]
+    (tmp_path / "t.csv").write_text("label,age,client\n" + "\n".join(rows) + "\n")
+    data = load_dataset(str(tmp_path / "t.csv"))
+    assert (data.class_names, data.client_names) == (("sick", "well"), ("north",))
+    assert data.feature_names == ("age",) and data.spec.shape == (1,)
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises(UserError, match=r"t\.csv: not a readable \.csv file"):
+        load_dataset(str(tmp_path / "t.csv"))
 
 
 def test_labels_and_clients_may_be_names(tmp_path: Path) -> None:
@@ -265,8 +302,8 @@ def test_numpys_advice_to_load_unsafely_is_not_passed_on(tmp_path: Path) -> None
 
 def test_a_file_of_another_kind_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("data.csv").write_text("1,2\n")
-    for name in ("data.csv", "./data.csv"):
+    Path("data.xlsx").write_text("1,2\n")
+    for name in ("data.xlsx", "./data.xlsx"):
         with pytest.raises(UserError, match=r"neither a folder nor an \.npz"):
             load_dataset(name)
 

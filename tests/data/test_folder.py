@@ -51,6 +51,44 @@ def test_site_folders_are_natural_clients_and_may_differ_in_classes(tmp_path: Pa
     assert federation.test_counts.sum(dim=1).tolist() == [2, 2]  # 20 % of each site
 
 
+def test_a_class_that_one_client_has_one_sample_of_is_trained_on(tmp_path: Path) -> None:
+    data = load(fill(fill(tmp_path, "north/flu", "south/flu", n=6), "south/rare", n=1))
+    assert data.class_names[1] == "rare"
+    assert 1 in data.y_train.tolist() and 1 not in data.y_test.tolist()
+
+
+def test_train_and_test_may_be_written_with_capitals(tmp_path: Path) -> None:
+    fill(tmp_path / "Train", "x", "y", n=3)
+    fill(tmp_path / "TEST", "y", n=2)
+    for root in (tmp_path, tmp_path / "Train"):
+        data = load(root)
+        assert (len(data.y_train), len(data.y_test), data.client_train) == (6, 2, None)
+
+
+def test_files_of_another_kind_are_named_where_there_are_no_images(tmp_path: Path) -> None:
+    for i in range(3):
+        path = tmp_path / "a" / f"{i}.dcm"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"holds no images \(.*\), but 3 files of the kind \.dcm"):
+        load(tmp_path)
+
+
+def test_12_bit_values_in_16_bit_files_are_not_flattened_in_silence(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            values = np.full((8, 8), 1000 + 100 * i, dtype=np.uint16)
+            Image.fromarray(values).save(tmp_path / name / f"{i}.png")
+    with pytest.raises(UserError, match="no value above 1400: 8 bits would keep 6 grey levels"):
+        load(tmp_path)
+    for path in tmp_path.glob("*/*.png"):
+        Image.fromarray(np.asarray(Image.open(path)) * 16).save(path.with_suffix(".tif"))
+        path.unlink()
+    data = load(tmp_path)
+    assert len(data.y_train) == 8 and data.x_train.unique().tolist() == [62, 68, 75, 81]
+
+
 @pytest.mark.parametrize("site", ["", "a/"])
 def test_train_and_test_folders_are_kept(tmp_path: Path, site: str) -> None:
     fill(tmp_path / "train" / site, "x", "y", n=3)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedgela import cli
+from fedgela.config import parse_experiment
 from fedgela.deploy import load_model
 from fedgela.deploy.export import export
 from fedgela.deploy.samples import read_samples
@@ -259,7 +260,7 @@ def test_export_and_predict(
     ("arguments", "said"),
     [
         (["--round", "first"], "--round: last or best, not 'first'"),
-        (["--client", "7"], "--client: there are clients 0 to 3, not 7"),
+        (["--client", "7"], "--client: there is no client '7'; there are clients 0 to 3"),
         (["--out", "{npz}/p.csv"], "is a file, not a folder"),
     ],
 )
@@ -275,3 +276,44 @@ def test_mistakes_are_told_in_a_line(
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def by_hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on three clients that the data calls by their names, with columns that have names too."""
+    pytest.importorskip("pyarrow")
+    folder = tmp_path_factory.mktemp("hospitals")
+    rng = np.random.default_rng(0)
+    lines = ["age,dose,label,client"]
+    for hospital in ("Ulm", "Zürich", "Aachen"):
+        lines += [
+            f"{rng.normal() + i % 2:.3f},{i % 2},{'sick' if i % 2 else 'well'},{hospital}" for i in range(20)
+        ]
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    experiment = {"dataset": str(folder / "data.csv"), "rounds": 1, "epochs": 1, "batch_size": 5}
+    run(parse_experiment({**experiment, "device": "cpu", "algorithm": "fedgela"}), folder / "run")
+    return folder / "run"
+
+
+def test_a_client_is_found_by_its_name(by_hospital: Path, tmp_path: Path) -> None:
+    for client in ("Zürich", "#2", "2", 2):
+        card = load_model(by_hospital, client).card
+        assert (card.client, card.client_name, card.features) == (2, "Zürich", ("age", "dose"))
+    assert "client 2 (Zürich) of FedGELA" in str(card)
+    with pytest.raises(UserError, match=r"no client 'Zurich'; there are Aachen, Ulm, Zürich \(did you mean"):
+        load_model(by_hospital, "Zurich")
+    export(by_hospital, tmp_path / "m.pt2", "Ulm")
+    assert load_model(tmp_path / "m.pt2").card == load_model(by_hospital, "Ulm").card
+
+
+def test_an_id_of_the_data_is_not_a_number(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    for part in ("train", "test"):
+        arrays[f"client_{part}"] = 1 + np.arange(len(arrays[f"y_{part}"])) % 3
+    np.savez(tmp_path / "ids.npz", **arrays)
+    experiment = tiny(tmp_path / "ids.npz", partition="natural", clients=None, rounds=1)
+    run(experiment, tmp_path / "run")
+    assert load_model(tmp_path / "run", "3").card.client == 2
+    assert load_model(tmp_path / "run", "#1").card.client_name == "id 2"
+    with pytest.raises(UserError, match="no client '0'; there are 1, 2, 3, or by number #0 to #2"):
+        load_model(tmp_path / "run", "0")

@@ -49,7 +49,7 @@ def test_unreadable_images_are_named_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"bad\.png"):
         read_samples(tmp_path, GREY, CLASSES)
     with pytest.warns(UserWarning, match=r"bad\.png"):
-        assert read_samples(tmp_path, GREY, CLASSES, "skip").names == ["good.png"]
+        assert read_samples(tmp_path, GREY, CLASSES, unreadable="skip").names == ["good.png"]
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -75,6 +75,31 @@ def test_a_table_need_not_have_labels(tmp_path: Path) -> None:
     picture = save(tmp_path / "p.png", (7,)).read_bytes()
     parquet.write_table(pyarrow.table({"image": [picture]}), tmp_path / "t.parquet")
     assert read_samples(tmp_path / "t.parquet", GREY, CLASSES).x.shape == (1, 1, 8, 8)
+
+
+def test_columns_are_taken_by_their_names(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_text("patient,c,a,b\n77,3,1,2\n")
+    assert read_samples(path, FEATURES, CLASSES, ("a", "b", "c")).x.tolist() == [[1, 2, 3]]
+    with pytest.raises(UserError, match="lacks the column d"):
+        read_samples(path, FEATURES, CLASSES, ("a", "b", "d"))
+
+
+def test_of_a_table_with_a_split_the_test_rows_are_taken(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c,split,label\n1,2,3,train,cat\n4,5,6,test,dog\n")
+    found = read_samples(path, FEATURES, CLASSES)
+    assert (found.names, found.x.tolist(), found.labels) == (["1"], [[4, 5, 6]], ["dog"])
+
+
+def test_a_files_own_class_names_say_what_its_labels_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 3)), y=[0, 1, 1], class_names=["dog", "cat"])
+    assert read_samples(tmp_path / "a.npz", FEATURES, CLASSES).labels == ["dog", "cat", "cat"]
+    np.savez(tmp_path / "a.npz", x=np.zeros((1, 3)), y=[0], class_names=["cow"])
+    with pytest.raises(UserError, match="the label 'cow' is none of the model's classes"):
+        read_samples(tmp_path / "a.npz", FEATURES, CLASSES)
 
 
 @pytest.mark.parametrize(

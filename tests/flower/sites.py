@@ -93,8 +93,16 @@ class PlayedGrid:
 class Played:
     """A federation of three sites and its server."""
 
-    def __init__(self, folder: Path, experiment: Experiment, test_data: Path | None = None, **terms: Any):
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        test_data: Path | None = None,
+        suffix: str = ".npz",
+        **terms: Any,
+    ):
         self.folder, self.experiment, self.test_data = folder, experiment, test_data
+        self.suffix = suffix
         self.logs: list[str] = []
         self.notes: list[str] = []
         self.recalled: Path | None = None  # what an earlier server of the run agreed on
@@ -112,7 +120,7 @@ class Played:
         self.grid = PlayedGrid({k: self.site(k) for k in range(len(HOLDINGS))})
 
     def site(self, k: int) -> Site:
-        data = load_dataset(str(self.folder / f"site-{k}.npz"))
+        data = load_dataset(str(self.folder / f"site-{k}{self.suffix}"))
         state, classes = self.folder / f"state-{k}", self.terms.classes
         return Site("f00d", data, state, "cpu", self.logs.append, classes=classes)
 

@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -13,7 +14,7 @@ from rich.console import Console
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
-from fedgela.config import Experiment
+from fedgela.config import Experiment, parse_experiment
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
@@ -237,6 +238,26 @@ def test_a_site_with_samples_of_another_shape_is_refused_while_the_others_go_on(
     record = server.step(server.begin())
     told = "has image of shape 1x5x5, but the run's sites have image of shape 1x8x8"
     assert record["clients"] == [0, 2] and record["faults"] == {"east": told}
+
+
+def test_a_site_whose_table_has_other_columns_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for k, names in enumerate((("age", "dose"), ("dose", "age"), ("age", "dose"))):
+        rows = [f"{a:.3f},{b:.3f},{i % 4}" for i, (a, b) in enumerate(rng.normal(size=(40, 2)))]
+        (tmp_path / f"site-{k}.csv").write_text("\n".join([",".join((*names, "label")), *rows]) + "\n")
+    experiment = parse_experiment(
+        {"model": "mlp", "rounds": 2, "epochs": 1, "batch_size": 5, "sample": 3, "device": "cpu"}
+    )
+    played = Played(tmp_path, experiment, suffix=".csv", min_sites=2)
+    server = played.server()
+    record = server.step(server.begin())
+    told = "has columns of other names, or in another order, than the run's sites"
+    assert record["clients"] == [0, 2] and record["faults"] == {"east": told}
+    # a run that is resumed still knows
+    played.gathering.remember(tmp_path / "agreed.json", server)
+    played.recalled = tmp_path / "agreed.json"
+    again = played.server()
+    assert again.step(again.begin())["faults"] == {"east": told}
 
 
 def test_refusals_that_leave_too_few_sites_end_the_run_in_a_line_that_says_why(whole: Path) -> None:

@@ -12,7 +12,8 @@ from fedgela.errors import UserError
 SHOWN = 20  # predictions in the terminal
 
 Client = Annotated[
-    int | None, typer.Option(help="this client's personal model, from 0; by default the global one")
+    str | None,
+    typer.Option(help="this client's personal model, by name, id or number; by default the global one"),
 ]
 Round = Annotated[str, typer.Option("--round", help="last, or best: of the best GA on the test data")]
 
@@ -35,7 +36,10 @@ def predict(
         Path, typer.Argument(metavar="RUN_OR_MODEL", help="the folder of a run, or an exported file")
     ],
     samples: Annotated[
-        Path, typer.Argument(metavar="SAMPLES", help="an image, a folder of images, an .npz or .parquet file")
+        Path,
+        typer.Argument(
+            metavar="SAMPLES", help="an image, a folder of images, an .npz, .parquet or .csv file"
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="a CSV file with every class's probability")
@@ -54,7 +58,8 @@ def predict(
         check_folder(out.parent)
     loaded = load_model(model, client, _which(round))
     card = loaded.card
-    found = predict(loaded, read_samples(samples, card.input, card.classes, "skip" if skip else "error"))
+    read = read_samples(samples, card.input, card.classes, card.features, "skip" if skip else "error")
+    found = predict(loaded, read)
     print(card)
     rows = found.rows()
     if out is None:

@@ -44,7 +44,7 @@ Set = Annotated[
 # keys of an experiment that have options of their own
 KEYS: dict[str, Any] = {
     "algorithm": Annotated[str | None, typer.Option(help="a method's name")],
-    "dataset": Annotated[str | None, typer.Option(help="a name, a folder, an .npz or a .parquet file")],
+    "dataset": Annotated[str | None, typer.Option(help="a name, a folder, an .npz, .parquet or .csv file")],
     "data_dir": DataDir,
     "model": Annotated[
         str | None, typer.Option(help="a name, hf:ID of the hub, or your own as package.module:Net")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgela.data.augment import crop_flip_rotate
 from fedgela.errors import UserError
-from fedgela.inputs import InputSpec, Kind
+from fedgela.inputs import InputSpec, Kind, columns_of
 
 REAL = "biuf"  # kinds of numpy types that are features: booleans are 0 and 1
 _TENSORS = ("x_train", "y_train", "x_test", "y_test")
@@ -35,10 +35,12 @@ class Dataset:
     client_test: np.ndarray | None = None
     augment: bool = False  # training samples, see augment.py
     client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
+    feature_names: tuple[str, ...] = ()  # of a table's columns
 
     @property
     def spec(self) -> InputSpec:
-        return InputSpec(self.kind, tuple(self.x_train.shape[1:]), self.vocabulary)
+        shape = tuple(self.x_train.shape[1:])
+        return InputSpec(self.kind, shape, self.vocabulary, columns_of(self.feature_names))
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
@@ -133,6 +135,7 @@ def make_dataset(
     vocabulary: int = 0,
     class_names: tuple[str, ...] = (),
     client_names: tuple[str, ...] = (),
+    feature_names: tuple[str, ...] = (),
 ) -> Dataset:
     """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
     width, channels], float features [n, d], or, with a vocabulary, tokens [n, length]."""
@@ -183,6 +186,7 @@ def make_dataset(
         client_train=client_train,
         client_test=client_test,
         client_names=client_names,
+        feature_names=feature_names,
     )
 
 
@@ -214,8 +218,11 @@ def as_float32(name: str, values: np.ndarray) -> np.ndarray:
     """Real numbers as float32, in which some that were finite before are too large."""
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise UserError(f"{name} holds values that are no finite numbers in float32")
+    wrong = np.argwhere(~np.isfinite(numbers))
+    if len(wrong):
+        place = "row " + ", column ".join(map(str, wrong[0].tolist()))
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise UserError(f"{name} holds values that are no finite numbers in float32: {place}{more}")
     return numbers
 
 

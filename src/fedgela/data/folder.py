@@ -1,6 +1,7 @@
 """A folder of images: SITE/CLASS/*.jpg, whose sites are natural clients, or CLASS/*.jpg to be partitioned."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,15 +30,15 @@ class Image:
 
 def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     root = path.resolve()
-    if root.name == "train" and (root.parent / "test").is_dir():
+    if root.name.lower() == "train" and any(
+        f.name.lower() == "test" for f in root.parent.iterdir() if f.is_dir()
+    ):
         root = root.parent  # the test folder beside it belongs to it
     with naming(path):
         images = _images(root)
-        x, read = without_unreadable(
-            decode([image.path for image in images], image_size or DEFAULT_SIZE),
-            lambda i: str(images[i].path.relative_to(root)),
-            unreadable,
-        )
+        decoded = decode([image.path for image in images], image_size or DEFAULT_SIZE)
+        decoded.check_depth()
+        x, read = without_unreadable(decoded, lambda i: str(images[i].path.relative_to(root)), unreadable)
         return _dataset(path.resolve().name, [image for image, ok in zip(images, read, strict=True) if ok], x)
 
 
@@ -67,15 +68,21 @@ def _images(root: Path) -> list[Image]:
     """All image files in the order of their names, with what their folders say."""
     found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
     folders: list[tuple[str, ...]] = []
+    passed_over: list[str] = []
     for place, inner, files in os.walk(root, followlinks=True):
         parts = Path(place).relative_to(root).parts
         inner[:] = sorted(name for name in inner if _visible(name)) if len(parts) < DEEPEST else []
         folders.append(parts)
         found += [(parts, name) for name in sorted(files) if _visible(name) and _is_image(name)]
+        passed_over += [name for name in files if _visible(name) and not _is_image(name)]
     if not found:
-        raise UserError(f"holds no images ({', '.join(SUFFIXES)}); they are expected as {LAYOUTS}")
-    has_train = any(parts[:1] == ("train",) for parts, _ in found)
-    has_test = any(parts[:1] == ("test",) for parts, _ in found)
+        other = Counter(Path(name).suffix.lower() for name in passed_over).most_common(1)
+        besides = (
+            f", but {other[0][1]} files of the kind {other[0][0] or 'without a suffix'}" if other else ""
+        )
+        raise UserError(f"holds no images ({', '.join(SUFFIXES)}){besides}; they are expected as {LAYOUTS}")
+    has_train = any(_head(parts) == "train" for parts, _ in found)
+    has_test = any(_head(parts) == "test" for parts, _ in found)
     if has_train and not has_test:
         raise UserError("has a folder train but no images in a folder test; add it, or give the folder train")
     heads = {"train", "test"} if has_train else {"test"} if has_test else set()
@@ -87,7 +94,7 @@ def _images(root: Path) -> list[Image]:
         below = _below(parts, heads)
         site = below[0] if depth == 2 else ""
         images.append(
-            Image(site, below[-1], parts[0] == "test" and "test" in heads, root.joinpath(*parts, name))
+            Image(site, below[-1], _head(parts) == "test" and "test" in heads, root.joinpath(*parts, name))
         )
     if all(image.test for image in images):
         raise UserError("has a folder test but no training images")
@@ -104,14 +111,19 @@ def _is_image(name: str) -> bool:
 
 def _below(parts: tuple[str, ...], heads: set[str]) -> tuple[str, ...]:
     """The folders without a leading train or test."""
-    return parts[1:] if parts and parts[0] in heads else parts
+    return parts[1:] if _head(parts) in heads else parts
+
+
+def _head(parts: tuple[str, ...]) -> str:
+    """The first folder, where train and test may lie; as other systems write them too, Train and TEST."""
+    return parts[0].lower() if parts else ""
 
 
 def _check_heads(found: list[tuple[tuple[str, ...], str]], heads: set[str], has_train: bool) -> None:
     for parts, name in found:
-        if has_train and parts[:1] and parts[0] not in heads:
+        if has_train and parts and _head(parts) not in heads:
             raise UserError(f"{'/'.join((*parts, name))} lies beside train and test, which hold all images")
-        if len(parts) == 1 and parts[0] in heads:
+        if len(parts) == 1 and _head(parts) in heads:
             raise UserError(
                 f"{parts[0]}/{name} lies in no class: {parts[0]} is for classes in folders (a class of that "
                 "name needs another one)"

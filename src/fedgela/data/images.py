@@ -12,7 +12,8 @@ import numpy as np
 
 from fedgela.errors import UserError, first_line
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+SHALLOW = 2**13  # 16-bit images without larger values have 32 grey levels at most once they are 8-bit
 DEFAULT_SIZE = 32
 
 
@@ -22,6 +23,16 @@ class Decoded:
 
     x: np.ndarray
     failed: dict[int, str]  # place -> why
+    deepest: int = 0  # the largest value of the 16-bit images; 0 where there are none
+
+    def check_depth(self) -> None:
+        """12-bit values in 16-bit files, as scanners write them, would lose nearly all contrast."""
+        if 0 < self.deepest < SHALLOW:
+            raise UserError(
+                f"its 16-bit images have no value above {self.deepest}: 8 bits would keep "
+                f"{self.deepest // 256 + 1} grey levels of them; save them with their values spread over all "
+                "16 bits, or as 8-bit images"
+            )
 
 
 def decode(images: Sequence[Path | bytes], size: int, channels: int | None = None) -> Decoded:
@@ -34,11 +45,14 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
     x = np.zeros((len(images), size, size, 3), dtype=np.uint8)
     colour = np.zeros(len(images), dtype=bool)
     failed: dict[int, str] = {}
+    deepest = np.zeros(len(images), dtype=np.int64)
 
     def one(i: int) -> None:
         source = images[i]
         try:
             with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+                if image.mode.startswith("I;16"):
+                    deepest[i] = max(1, np.asarray(image).max())
                 pixels = _pixels(image, size, channels)
         except Exception as error:  # damaged files raise whatever a decoder stumbles over
             failed[i] = _why(error)
@@ -49,7 +63,8 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(len(images))))
     coloured = colour.any() if channels is None else channels == 3
-    return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())))
+    largest = int(deepest.max(initial=0))
+    return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())), largest)
 
 
 def _why(error: Exception) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset
 from fedgela.data.split import own_tests
 from fedgela.data.text import next_characters
 from fedgela.errors import UserError
@@ -53,8 +53,8 @@ def load_npz(name: str, path: Path) -> Dataset:
             arrays["y_test"],
             client_train=arrays.get("client_train"),
             client_test=arrays.get("client_test"),
-            class_names=_names(arrays, "class_names"),
-            client_names=_names(arrays, "client_names"),
+            class_names=names_of(arrays, "class_names"),
+            client_names=names_of(arrays, "client_names"),
         )
 
 
@@ -74,6 +74,14 @@ def _split(arrays: Arrays) -> Arrays:
             raise UserError(
                 f"{key} must be one integer a sample of x, not {values.dtype} {list(values.shape)}"
             )
+        if values is not None and values.dtype.kind in "US":
+            names = "class_names" if key == "y" else "client_names"
+            raise UserError(
+                f"{key} holds strings; give their places and their names: "
+                f"{names}, {key} = np.unique({key}, return_inverse=True)"
+            )
+    if x.ndim == 2 and x.dtype.kind in REAL:
+        x = as_float32("x", x)  # before a split, so that a row is told as the file has it
     test = own_tests(y, client)
     parts = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
     if client is not None:
@@ -81,7 +89,7 @@ def _split(arrays: Arrays) -> Arrays:
     return {**arrays, **parts}
 
 
-def _names(arrays: Arrays, key: str) -> tuple[str, ...]:
+def names_of(arrays: Arrays, key: str) -> tuple[str, ...]:
     names = arrays.get(key, np.empty(0, dtype=str))
     if names.ndim != 1 or names.dtype.kind != "U":
         raise UserError(f"{key} must be a row of strings, not {names.dtype} {list(names.shape)}")

@@ -11,12 +11,12 @@ from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.folder import load_folder
 from fedgela.data.hub import HubError, fetch
 from fedgela.data.npz import keep_npz, load_npz
-from fedgela.data.parquet import load_parquet
 from fedgela.data.split import every_fifth
+from fedgela.data.table import load_table
 from fedgela.data.unreadable import Unreadable
 from fedgela.errors import UserError, did_you_mean
 
-FILES = (".npz", ".parquet")
+FILES = (".npz", ".parquet", ".csv")
 
 
 def load_dataset(
@@ -27,7 +27,7 @@ def load_dataset(
     unreadable: Unreadable = "error",
     augment: bool | None = None,
 ) -> Dataset:
-    """A data set by its name, or the user's own by the path of a folder, an .npz or a .parquet file.
+    """A data set by its name, or the user's own by the path of a folder, an .npz, a .parquet or a .csv file.
 
     `image_size`: images are resized to such squares where they are decoded (folders, .parquet, the hub).
     `unreadable`: what happens to images that cannot be read. `augment`: None is as the data set has it.
@@ -40,7 +40,7 @@ def load_dataset(
     elif path.suffix == ".npz":
         data = load_npz(path.stem, path)
     else:
-        data = load_parquet(path, image_size, unreadable)
+        data = load_table(path, image_size, unreadable)
     if image_size is not None and data.kind == "image" and data.spec.shape[1:] != (image_size, image_size):
         height, width = data.spec.shape[1:]
         raise UserError(
@@ -66,7 +66,7 @@ def as_path(name: str, data_dir: str | None = None) -> Path | None:
                 f"dataset: there is no {'file' if path.suffix in FILES else 'folder or file'} {name}"
             )
         if _is_file(path) and path.suffix not in FILES:
-            raise UserError(f"dataset: {name} is neither a folder nor an .npz or .parquet file")
+            raise UserError(f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file")
         return path
     if name in BUILT_IN or known(name) or _in_data_directory(name, data_dir) or not _is_folder(path):
         return None
@@ -147,7 +147,7 @@ def _fetch(source: Source, size: int, path: Path) -> None:
 
 def _unknown(name: str, data_dir: str | None) -> UserError:
     if _is_file(Path(name)):
-        return UserError(f"dataset: {name} is neither a folder nor an .npz or .parquet file")
+        return UserError(f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file")
     return UserError(
         f"dataset: {name!r} is no data set's name ({', '.join(NAMES)}), no folder and no file"
         f"{did_you_mean(name, NAMES)}; looked for {name}.npz in {data_directory(data_dir)}\n"

@@ -14,9 +14,10 @@ SHOWN = 3
 
 
 def without_unreadable(
-    decoded: Decoded, name: Callable[[int], str], unreadable: Unreadable
+    decoded: Decoded, name: Callable[[int], str], unreadable: Unreadable, skip: str = 'unreadable = "skip"'
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images that could be read, and which they are (a mask over all)."""
+    """The images that could be read, and which they are (a mask over all). `skip` is what a user says to go
+    on without the others."""
     read = np.ones(len(decoded.x), dtype=bool)
     if not decoded.failed:
         return decoded.x, read
@@ -25,7 +26,7 @@ def without_unreadable(
     more = f"; and {len(decoded.failed) - SHOWN} more" if len(decoded.failed) > SHOWN else ""
     told = f"{len(decoded.failed)} of {len(read)} images cannot be read: {first}{more}"
     if unreadable == "error" or not read.any():
-        hint = '\nunreadable = "skip" goes on without them' if read.any() else ""
+        hint = f"\n{skip} goes on without them" if read.any() else ""
         raise UserError(told + hint)
     warnings.warn(f"{told}; they are left out", stacklevel=2)
     return decoded.x[read], read

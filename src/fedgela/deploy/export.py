@@ -18,7 +18,9 @@ CHECKED = 32  # samples that the file is asked after it is written
 TOLERANCE = 1e-4  # in probability; rounding alone gives 1e-6
 
 
-def export(path: Path, out: Path, client: int | None = None, which: Which = "last") -> tuple[Card, float]:
+def export(
+    path: Path, out: Path, client: int | str | None = None, which: Which = "last"
+) -> tuple[Card, float]:
     """Write a run's model to `out`, whose suffix says the format; the file is read again and asked. Returns
     its card, and the largest difference to the model in any probability."""
     if out.suffix not in EXPORTED:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import fedgela
-from fedgela.deploy.predictor import Predictor, Which, predictor_of
+from fedgela.client_names import client_names, find_client
+from fedgela.deploy.predictor import Predictor, Which, data_of, predictor_of
 from fedgela.errors import UserError, first_line
 from fedgela.inputs import InputSpec
 from fedgela.report.loading import Run, find_runs
@@ -28,11 +29,13 @@ class Card:
     """What an exported file says of itself."""
 
     method: str
-    client: int | None  # whose personal model it is; None: the global one
+    client: int | None  # whose personal model it is, by number; None: the global one
     round: int
     input: InputSpec
     classes: tuple[str, ...]
     data: str  # the fingerprint of what it was trained on
+    client_name: str = ""  # or id, where the data has one
+    features: tuple[str, ...] = ()  # the columns of tables, in the order that it takes them
     version: str = fedgela.__version__
 
     def to_json(self) -> str:
@@ -43,12 +46,14 @@ class Card:
         try:
             values = json.loads(text)
             spec = InputSpec(**{**values["input"], "shape": tuple(values["input"]["shape"])})
-            return cls(**{**values, "input": spec, "classes": tuple(values["classes"])})
+            rows = {key: tuple(values.get(key, ())) for key in ("classes", "features")}
+            return cls(**{**values, **rows, "input": spec})
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"its {CARD} cannot be read ({type(error).__name__}: {error})") from None
 
     def __str__(self) -> str:
         whose = "the global model" if self.client is None else f"the personal model of client {self.client}"
+        whose += f" ({self.client_name})" if self.client_name else ""
         return f"{whose} of {self.method}, round {self.round}: {self.input}, {len(self.classes)} classes"
 
 
@@ -65,8 +70,9 @@ class Model:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.card.classes))
 
 
-def load_model(path: str | Path, client: int | None = None, round: Which = "last") -> Model:
-    """The model of a run's folder, global or a client's, or of a file that `fedgela export` wrote."""
+def load_model(path: str | Path, client: int | str | None = None, round: Which = "last") -> Model:
+    """The model of a run's folder, global or a client's, or of a file that `fedgela export` wrote. A client
+    is a number from 0, or a string: its name, its id in the data, or its number."""
     path = Path(path)
     if path.suffix not in EXPORTED or path.is_dir():
         predictor, card = trained_model(only_run(path), client, round)
@@ -92,12 +98,25 @@ def only_run(path: Path) -> Run:
     return runs[0]
 
 
-def trained_model(run: Run, client: int | None, which: Which) -> tuple[Predictor, Card]:
-    predictor, federation, round = predictor_of(run, client, which)
+def trained_model(run: Run, client: int | str | None, which: Which) -> tuple[Predictor, Card]:
+    if run.sites is not None and client is not None:
+        raise UserError(f"{run.path}: the personal models of a federation are kept by its sites alone")
+    federation = data_of(run)
+    number = find_client(client, run.experiment, federation) if isinstance(client, str) else client
+    predictor, round = predictor_of(run, federation, number, which)
     data = federation.data
-    names = data.class_names or tuple(str(c) for c in range(data.classes))
-    title = run.experiment.algorithm.title
-    return predictor, Card(title, client, round, data.spec, names, data.fingerprint)
+    known = client_names(run.experiment, federation)
+    card = Card(
+        method=run.experiment.algorithm.title,
+        client=number,
+        round=round,
+        input=data.spec,
+        classes=data.class_names or tuple(str(c) for c in range(data.classes)),
+        data=data.fingerprint,
+        client_name=known[number] if known and number is not None else "",
+        features=data.feature_names,
+    )
+    return predictor, card
 
 
 @contextmanager

@@ -53,13 +53,13 @@ def data_of(run: Run) -> Federation:
     return federation
 
 
-def predictor_of(run: Run, client: int | None, which: Which) -> tuple[Predictor, Federation, int]:
-    """The global model, or a client's personal one as PA counts it; with its federation and its round."""
+def predictor_of(run: Run, federation: Federation, client: int | None, which: Which) -> tuple[Predictor, int]:
+    """The global model, or a client's personal one as PA counts it (but for FedProto by prototypes, whose
+    last ones came after its clients were scored); and its round."""
     folder = RunFolder(run.path)
     checkpoint = folder.newest()
     if checkpoint is None:
         raise UserError(f"{run.path}: there is no checkpoint; nothing was trained yet, or it is gone")
-    federation = data_of(run)
     if run.sites is None and checkpoint.data != federation.data.fingerprint:
         raise UserError(f"{run.path}: the data set is no longer what the run was trained on")
     if client is None:
@@ -69,7 +69,7 @@ def predictor_of(run: Run, client: int | None, which: Which) -> tuple[Predictor,
     net = empty_net(run.experiment, federation)
     net.in_bf16 = False  # where a model is used, fp32 costs little
     net.load_state_dict(model)
-    return Predictor(net, federation.data, predict).eval(), federation, round
+    return Predictor(net, federation.data, predict).eval(), round
 
 
 def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:
@@ -87,8 +87,6 @@ def _personal(
     run: Run, federation: Federation, folder: RunFolder, checkpoint: Checkpoint, client: int, which: Which
 ) -> tuple[State, Predict, int]:
     algorithm, progress = run.experiment.algorithm, checkpoint.progress
-    if run.sites is not None:
-        raise UserError(f"{run.path}: the personal models of a federation are kept by its sites alone")
     if algorithm.PA_of == "global":
         raise UserError(f"{algorithm.title} has no personal models")
     if not 0 <= client < federation.clients:

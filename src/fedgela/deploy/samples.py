@@ -1,4 +1,4 @@
-"""Samples to be predicted: image files and folders of them, .npz and .parquet; labels where there are any."""
+"""Samples to be predicted: image files and folders of them, arrays and tables; labels where there are any."""
 
 import os
 from collections.abc import Sequence
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.images import SUFFIXES, decode
-from fedgela.data.npz import naming, read_arrays
-from fedgela.data.parquet import encoded_images, features, read_table, row_name
+from fedgela.data.npz import names_of, naming, read_arrays
+from fedgela.data.table import encoded_images, feature_names, features, read_table, row_name, split_of
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec
+
+SKIP = "--skip-unreadable"
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,26 @@ class Samples:
 
 
 def read_samples(
-    path: Path, spec: InputSpec, classes: Sequence[str], unreadable: Unreadable = "error"
+    path: Path,
+    spec: InputSpec,
+    classes: Sequence[str],
+    columns: Sequence[str] = (),
+    unreadable: Unreadable = "error",
 ) -> Samples:
-    """`path` is an image, a folder of images at any depth, an .npz or a .parquet file."""
+    """`path` is an image, a folder of images at any depth, an .npz, a .parquet or a .csv file. `columns` are
+    the names of a table's features, in the order that the model takes them; empty: as they come."""
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder")
     if path.suffix == ".npz":
         with naming(path):
             return _of_arrays(read_arrays(path), spec, classes)
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".csv"):
         table = read_table(path)
         with naming(path):
-            return _of_table(table, spec, classes, unreadable)
+            return _of_table(table, spec, classes, columns, unreadable)
     with naming(path):
         if path.is_file() and path.suffix.lower() not in SUFFIXES:
-            raise UserError(f"is no image ({', '.join(SUFFIXES)}), no .npz and no .parquet file")
+            raise UserError(f"is no image ({', '.join(SUFFIXES)}), no .npz, .parquet or .csv file")
         return _of_images(path, spec, classes, unreadable)
 
 
@@ -55,7 +62,7 @@ def _of_images(path: Path, spec: InputSpec, classes: Sequence[str], unreadable: 
         raise UserError(f"holds no images ({', '.join(SUFFIXES)})")
     root = path if path.is_dir() else path.parent
     names = [str(file.relative_to(root)) for file in files]
-    x, read = without_unreadable(decode(files, size, channels), lambda i: names[i], unreadable)
+    x, read = without_unreadable(decode(files, size, channels), lambda i: names[i], unreadable, SKIP)
     kept = [i for i, ok in enumerate(read) if ok]
     # a folder that is called like a class says what its images are; if all are, they are labels
     folders = [files[i].resolve().parent.name for i in kept]
@@ -75,7 +82,9 @@ def _image_files(folder: Path) -> list[Path]:
 def _square(spec: InputSpec) -> tuple[int, int]:
     """The size and the channels that files are decoded to."""
     if spec.kind != "image":
-        raise UserError(f"the model takes {spec}, no image files: an .npz or a .parquet file holds them")
+        raise UserError(
+            f"the model takes {spec}, no image files: an .npz, a .parquet or a .csv file holds them"
+        )
     channels, height, width = spec.shape
     if height != width or channels not in (1, 3):
         raise UserError(
@@ -112,21 +121,27 @@ def _of_arrays(arrays: dict[str, np.ndarray], spec: InputSpec, classes: Sequence
         raise UserError(f"has neither x nor x_test; it holds {', '.join(arrays) or 'nothing'}")
     y = arrays.get(key.replace("x", "y", 1))
     x = _tensor(arrays[key], spec)
-    return Samples([str(i) for i in range(len(x))], x, None if y is None else _labels(y, len(x), classes))
+    labels = None if y is None else _labels(y, len(x), names_of(arrays, "class_names"), classes)
+    return Samples([str(i) for i in range(len(x))], x, labels)
 
 
-def _of_table(table: Any, spec: InputSpec, classes: Sequence[str], unreadable: Unreadable) -> Samples:
-    """A column image, or columns of numbers, and a column label if it is there."""
+def _of_table(
+    table: Any, spec: InputSpec, classes: Sequence[str], columns: Sequence[str], unreadable: Unreadable
+) -> Samples:
+    """A column image, or columns of numbers, and a column label if it is there; of a data set with a column
+    split its test samples."""
     rows = np.arange(table.num_rows)
+    if "split" in table.column_names and (test := split_of(table)).any():
+        rows = rows[test]
+        table = table.take(rows)
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
-        x, read = without_unreadable(decoded, row_name, unreadable)
-        rows = rows[read]
+        x, read = without_unreadable(decoded, row_name, unreadable, SKIP)
     else:
-        x = features(table)
-    labels = None
+        x, read = features(table, columns or feature_names(table)), np.ones(len(rows), dtype=bool)
+    rows, labels = rows[read], None
     if "label" in table.column_names:
-        labels = _labels(table["label"].to_numpy()[rows], len(rows), classes)
+        labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes)
     return Samples([str(row) for row in rows], _tensor(x, spec), labels)
 
 
@@ -142,16 +157,18 @@ def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
     return _fitting(torch.from_numpy(x.astype(np.int64)), spec)
 
 
-def _labels(y: np.ndarray, n: int, classes: Sequence[str]) -> list[str]:
-    """By name; integers are places among the classes."""
+def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """By name; integers are places among the file's own names, or else among the model's classes."""
     if y.shape != (n,):
         raise UserError(f"there must be one label a sample, {n}, not {list(y.shape)}")
     if y.dtype.kind in "iub":
-        places = y.astype(np.int64)
-        if n and not (places.min() >= 0 and places.max() < len(classes)):
-            raise UserError(f"labels must be from 0 to {len(classes) - 1}, the model's classes")
-        return [classes[place] for place in places]
-    labels = [str(label) for label in y.tolist()]
+        places, known = y.astype(np.int64), names or classes
+        if n and not (places.min() >= 0 and places.max() < len(known)):
+            whose = "the file's class_names" if names else "the model's classes"
+            raise UserError(f"labels must be from 0 to {len(known) - 1}, {whose}")
+        labels = [known[place] for place in places]
+    else:
+        labels = [str(label) for label in y.tolist()]
     strange = sorted(set(labels) - set(classes))
     if strange:
         raise UserError(f"the label {strange[0]!r} is none of the model's classes")

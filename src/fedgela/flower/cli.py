@@ -131,7 +131,7 @@ def server(
 @app.command()
 def site(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the site's own folder")],
-    data: Annotated[str | None, typer.Option(help="a folder, an .npz or a .parquet file")] = None,
+    data: Annotated[str | None, typer.Option(help="a folder, an .npz, .parquet or .csv file")] = None,
     dataset: Annotated[str | None, typer.Option(help="a data set's name instead")] = None,
     data_dir: Annotated[str | None, typer.Option(help="where NAME.npz files lie")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="of images that are decoded")] = None,

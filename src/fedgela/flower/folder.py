@@ -221,7 +221,7 @@ Your data stays on your machine. Keep this folder to yourself: the file `key` le
     pip install 'fedgela[flower]=={fedgela.__version__}'
     fedgela federation site . --data PATH
 
-PATH is a folder of images (CLASS/*.jpg), an .npz or a .parquet file. {about_classes}
+PATH is a folder of images (CLASS/*.jpg), an .npz, a .parquet or a .csv file. {about_classes}
 
 The site connects to {address} by itself and opens no port to the network; let it reach that
 address. It can be stopped (Ctrl-C) and started again at any time, also in the middle of a run.

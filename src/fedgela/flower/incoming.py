@@ -105,7 +105,7 @@ def check_joining(groups: Groups, about: About, algorithm: FedAvg, C: int) -> No
 
 def spec_of(about: About) -> InputSpec:
     """What a joining site's samples look like."""
-    kind, shape, words = about["kind"], about["shape"], about["vocabulary"]
+    kind, shape, words, columns = (about[key] for key in ("kind", "shape", "vocabulary", "columns"))
     dimensions = 3 if kind == "image" else 1
     if (
         kind not in get_args(Kind)
@@ -113,9 +113,10 @@ def spec_of(about: About) -> InputSpec:
         or not all(type(length) is int and 0 < length <= MOST_VALUES for length in shape)
         or math.prod(shape) > MOST_VALUES
         or not (0 < words <= MOST_WORDS if kind == "tokens" else words == 0)
+        or len(columns) > LONGEST
     ):
         raise Unsound(f"has samples that cannot be, {_brief(kind)} of shape {_brief(shape)}")
-    return InputSpec(kind, tuple(shape), words)
+    return InputSpec(kind, tuple(shape), words, columns)
 
 
 def check_trained(

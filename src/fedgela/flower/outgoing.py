@@ -16,7 +16,7 @@ MEASURES = {"train": {"loss_sum", "loss_count", "right"}, "score": {"right"}, "f
 # the values beside the tensors
 ABOUT: dict[str, dict[str, type]] = {
     "classes": {"classes": list},
-    "join": {"samples": int, "tested": int, "kind": str, "shape": list, "vocabulary": int},
+    "join": {"samples": int, "tested": int, "kind": str, "shape": list, "vocabulary": int, "columns": str},
     "train": {"samples": int, "state_lost": bool, "seconds": float},
     "score": {},
     "finetune": {},

@@ -205,7 +205,8 @@ class Gathering:
 
     def remember(self, path: Path, server: FederatedServer) -> None:
         """What the run's sites agreed on, for when it is resumed."""
-        Agreed(server.terms.classes, server.federation.data.spec, server.normalisation).write(path)
+        assert self.spec is not None, "the sites have joined"
+        Agreed(server.terms.classes, self.spec, server.normalisation).write(path)
 
     def recall(self, path: Path) -> None:
         held = Agreed.read(path)
@@ -267,7 +268,7 @@ class Gathering:
     def _check_joining(self, site: int, groups: Groups, about: About) -> None:
         check_joining(groups, about, self.experiment.algorithm, len(self.terms.classes))
         if self.spec is not None and spec_of(about) != self.spec:
-            raise Unsound(f"has {spec_of(about)}, but the run's sites have {self.spec}")
+            raise Unsound(spec_of(about).unlike(self.spec, "the run's sites"))
 
     def _alike(self, joined: dict[int, Answer]) -> tuple[dict[int, Answer], InputSpec]:
         """The sites whose samples look like those of most sites, or in a tie like the first's, and how they
@@ -276,9 +277,8 @@ class Gathering:
         if self.spec is None:
             self.spec = Counter(specs.values()).most_common(1)[0][0]
             others = {site: spec for site, spec in specs.items() if spec != self.spec}
-            self._refuse(
-                {k: f"has {spec}, but the run's sites have {self.spec}" for k, spec in others.items()}
-            )
+            told = {k: spec.unlike(self.spec, "the run's sites") for k, spec in others.items()}
+            self._refuse(told)
             joined = {site: answer for site, answer in joined.items() if site not in others}
             self._check_enough(joined)
         return joined, self.spec

@@ -28,7 +28,7 @@ def server_data(
     if test_data is not None:
         test = agreed(load_dataset(test_data, image_size=image_size), classes)
         if test.spec != spec:
-            raise UserError(f"{test_data}: holds {test.spec}, but the sites have {spec}")
+            raise UserError(f"{test_data}: {test.spec.unlike(spec, 'the sites')}")
         x_test, y_test = test.x_test, test.y_test
     data = Dataset(
         name="federation",

@@ -170,6 +170,7 @@ class Site:
             "kind": data.kind,
             "shape": list(data.spec.shape),
             "vocabulary": data.vocabulary,
+            "columns": data.spec.columns,
         }
         if self.share_classes:
             groups[sharing.GROUP] = sharing.counts_of(data)

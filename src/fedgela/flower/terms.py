@@ -79,6 +79,6 @@ class Agreed:
         sample = held["sample"]
         return cls(
             tuple(held["classes"]),
-            InputSpec(sample["kind"], tuple(sample["shape"]), sample["vocabulary"]),
+            InputSpec(**{**sample, "shape": tuple(sample["shape"])}),
             {name: torch.tensor(value) for name, value in held["normalisation"].items()},
         )

@@ -1,5 +1,6 @@
-"""A .parquet file of the user's own: a column label, image or numbers, and perhaps client and split."""
+"""A .parquet or .csv file of the user's own: columns label, image or numbers, perhaps client and split."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedgela.errors import UserError, first_line
 ROLES = ("label", "client", "split", "image")
 
 
-def load_parquet(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
+def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     table = read_table(path)
     with naming(path):
         if "label" not in table.column_names:
@@ -24,16 +25,23 @@ def load_parquet(path: Path, image_size: int | None, unreadable: Unreadable) -> 
 
 
 def read_table(path: Path) -> Any:
-    """A pyarrow.Table that has rows, and a value in each of its cells."""
+    """A pyarrow.Table that has rows, and a value in each of its cells; without the index that pandas keeps
+    beside the columns, which numbers the rows and may tell their labels."""
     try:
         import pyarrow
+        import pyarrow.csv
         import pyarrow.parquet
     except ImportError:
         raise UserError(f"{path}: read with pyarrow, which is missing: pip install 'fedgela[hub]'") from None
     try:
-        table = pyarrow.parquet.read_table(path)
+        table = (pyarrow.csv.read_csv if path.suffix == ".csv" else pyarrow.parquet.read_table)(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path}: not a readable .parquet file ({first_line(error)})") from None
+        raise UserError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
+    index = [
+        *(table.schema.pandas_metadata or {}).get("index_columns", []),
+        "",
+    ]  # which has no name in a .csv
+    table = table.drop_columns([name for name in table.column_names if name in index])
     with naming(path):
         if table.num_rows == 0:
             raise UserError("holds no rows")
@@ -51,11 +59,13 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         client, client_names = codes(table["client"].to_numpy(), "client")
     if "image" in table.column_names:
         encoded, test = encoded_images(table["image"]), _test(table, y, client)
-        x, read = without_unreadable(decode(encoded, size), row_name, unreadable)
+        decoded = decode(encoded, size)
+        decoded.check_depth()
+        x, read = without_unreadable(decoded, row_name, unreadable)
         y, test = y[read], test[read]
         client = None if client is None else client[read]
     else:
-        x, test = features(table), _test(table, y, client)
+        x, test = features(table, feature_names(table)), _test(table, y, client)
     return make_dataset(
         name,
         x[~test],
@@ -66,6 +76,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         client_test=None if client is None else client[test],
         class_names=class_names,
         client_names=client_names,
+        feature_names=() if "image" in table.column_names else feature_names(table),
     )
 
 
@@ -85,14 +96,20 @@ def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]
 def _test(table: Any, y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
     if "split" not in table.column_names:
         return own_tests(y, client)
+    test = split_of(table)
+    if test.all() or not test.any():
+        which = "test" if test.all() else "train"
+        raise UserError(f"column split says '{which}' of every row; give both, or leave the column out")
+    return test
+
+
+def split_of(table: Any) -> np.ndarray:
+    """Which rows are for testing, [n]."""
     split = table["split"].to_pylist()
     strange = set(split) - {"train", "test"}
     if strange:
         raise UserError(f"column split must say 'train' or 'test', not {min(map(repr, strange))}")
-    test = np.array([part == "test" for part in split])
-    if test.all() or not test.any():
-        raise UserError(f"column split says '{split[0]}' of every row; give both, or leave the column out")
-    return test
+    return np.array([part == "test" for part in split])
 
 
 def encoded_images(column: Any) -> list[bytes]:
@@ -109,10 +126,19 @@ def row_name(row: int) -> str:
     return f"row {row}"
 
 
-def features(table: Any) -> np.ndarray:
-    columns = [column for column in table.column_names if column not in ROLES]
+def feature_names(table: Any) -> tuple[str, ...]:
+    return tuple(column for column in table.column_names if column not in ROLES)
+
+
+def features(table: Any, columns: Sequence[str]) -> np.ndarray:
+    """[n, d]: these columns, in this order."""
     if not columns:
         raise UserError("has neither a column image nor columns of numbers beside label")
+    missing = [column for column in columns if column not in table.column_names]
+    if missing:
+        raise UserError(
+            f"lacks the column {missing[0]} (and {len(missing) - 1} more)".replace(" (and 0 more)", "")
+        )
     values = []
     for column in columns:
         numbers = table[column].to_numpy()
