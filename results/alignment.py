@@ -40,7 +40,7 @@ def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) 
     checkpoint = RunFolder(folder).newest()
     assert checkpoint is not None
     federation = federation_of(found.experiment)
-    data, net = federation.data, empty_net(found.experiment, federation)
+    data, net = federation.data, empty_net(found.experiment, federation.data)
     store = FolderStore(RunFolder(folder).clients, checkpoint.clients)
     x, cosines = [], []
     for k in range(federation.clients):

@@ -3,7 +3,7 @@
 import re
 
 from fedgela.config import Experiment
-from fedgela.data import Federation
+from fedgela.data import Dataset, Federation
 from fedgela.data.catalogue import BUILT_IN, known
 from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError
@@ -26,15 +26,15 @@ def _is_here(e: Experiment) -> bool:
     return known(e.dataset) is None or any(data_directory(e.data_dir).glob(f"{spelling}*.npz"))
 
 
-def empty_net(experiment: Experiment, federation: Federation) -> Net:
+def empty_net(experiment: Experiment, data: Dataset) -> Net:
     """The run's net, for a state to be loaded: nothing is fetched for weights that are then replaced."""
     d = experiment.projection
     assert experiment.model is not None and d is not None, "a run's config is resolved"
     net = build_net(
         experiment.model,
-        federation.data.spec,
+        data.spec,
         d,
-        lambda: experiment.algorithm.head(d, federation.data.classes, experiment.seed),
+        lambda: experiment.algorithm.head(d, data.classes, experiment.seed),
         experiment.seed,
         pretrained=False,
         batchnorm=experiment.batchnorm,

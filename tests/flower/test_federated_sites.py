@@ -15,6 +15,8 @@ import fedgela
 from fedgela.algorithms import ALGORITHMS, Update
 from fedgela.config import Experiment
 from fedgela.data import load_dataset
+from fedgela.deploy import load_model
+from fedgela.deploy.export import export
 from fedgela.errors import UserError
 from fedgela.evaluation import client_accuracies, diverged
 from fedgela.flower.outgoing import NotDeclared, check, declared
@@ -264,8 +266,48 @@ def test_personal_models_survive_a_restart_of_the_site_and_the_servers_going_bac
     expected = rounds(restart=False, back=False)
     assert_close(rounds(restart=True, back=False), expected)
     assert_close(rounds(restart=True, back=True), expected)
-    kept = sorted(path.name for path in (whole.parent / "state-0" / "FalseFalse").iterdir())
+    kept = sorted(path.name for path in (whole.parent / "state-0" / "FalseFalse").glob("round-*"))
     assert [name.split(".")[0] for name in kept] == ["round-000001", "round-000002", "round-000003"]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "fedgela", "E_W": 25.0},
+        {"name": "fedgela", "phi": "paper-sqrt", "personal_prediction": "present"},
+        {"name": "fedrep"},
+        {"name": "fedrod"},
+        {"name": "fedproto", "prediction": "prototype"},
+    ],
+    ids=["fedgela", "shared statistics", "fedrep", "fedrod", "prototypes"],
+)
+def test_a_site_can_use_its_personal_model(algorithm: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm=algorithm, rounds=2))
+    server = played.server()
+    progress = server.begin()
+    for _ in range(2):
+        server.step(progress)
+    for k, site in played.grid.sites.items():
+        model = load_model(site.state / "1")
+        assert (model.card.client, model.card.round, model.card.classes) == (k, 2, CLASSES)
+        predicted = model.probabilities(site.data.x_test).argmax(dim=1)
+        assert int((predicted == site.data.y_test).sum()) == int(progress.right[k].sum())
+    export(site.state / "1", tmp_path / "own.pt2")
+    torch.testing.assert_close(
+        load_model(tmp_path / "own.pt2").probabilities(site.data.x_test),
+        model.probabilities(site.data.x_test),
+        rtol=0,
+        atol=1e-5,
+    )
+    (tmp_path / "site/state").mkdir(parents=True)
+    (tmp_path / "site/state/1").symlink_to(site.state / "1")
+    assert load_model(tmp_path / "site").card == model.card  # of a site's folder the newest run
+    with pytest.raises(UserError, match="a site keeps its own last model only"):
+        load_model(site.state / "1", client=0)
+    for path in (site.state / "1").glob("round-000002.*"):
+        path.unlink()
+    with pytest.raises(UserError, match="the model of round 2 is not there any more"):
+        load_model(site.state / "1")
 
 
 def test_a_site_that_lost_its_model_starts_anew_and_is_named(whole: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, only_run, quiet, trained_model
+from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, quiet, trained_model
 from fedgela.deploy.predictor import Predictor, Which
 from fedgela.errors import UserError, first_line
 from fedgela.files import TEMPORARY, check_folder
@@ -27,7 +27,7 @@ def export(
         raise UserError(f"--out: a file ending in {' or '.join(EXPORTED)}, not {out.name!r}")
     check_folder(out.parent)
     _require(out.suffix)
-    predictor, card = trained_model(only_run(path), client, which)
+    predictor, card = trained_model(path, client, which)
     samples = _samples(card.input)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.stem}{TEMPORARY}{out.suffix}")

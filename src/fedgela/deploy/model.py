@@ -14,8 +14,9 @@ from torch import Tensor
 
 import fedgela
 from fedgela.client_names import client_names, find_client
-from fedgela.deploy.predictor import Predictor, Which, data_of, predictor_of
+from fedgela.deploy.predictor import Predictor, Which, data_of, predictor_at_a_site, predictor_of
 from fedgela.errors import UserError, first_line
+from fedgela.flower.personal import personal_folder
 from fedgela.inputs import InputSpec
 from fedgela.report.loading import Run, find_runs
 
@@ -71,11 +72,11 @@ class Model:
 
 
 def load_model(path: str | Path, client: int | str | None = None, round: Which = "last") -> Model:
-    """The model of a run's folder, global or a client's, or of a file that `fedgela export` wrote. A client
-    is a number from 0, or a string: its name, its id in the data, or its number."""
+    """The model of a run's folder, global or a client's, that of a site's folder, or of a file that `fedgela
+    export` wrote. A client is a number from 0, or a string: its name, its id in the data, or its number."""
     path = Path(path)
     if path.suffix not in EXPORTED or path.is_dir():
-        predictor, card = trained_model(only_run(path), client, round)
+        predictor, card = trained_model(path, client, round)
         return Model(card, predictor)
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
@@ -98,7 +99,14 @@ def only_run(path: Path) -> Run:
     return runs[0]
 
 
-def trained_model(run: Run, client: int | str | None, which: Which) -> tuple[Predictor, Card]:
+def trained_model(path: Path, client: int | str | None, which: Which) -> tuple[Predictor, Card]:
+    """Of a run's folder, or of a site's."""
+    at_a_site = personal_folder(path)
+    if at_a_site is not None:
+        if client is not None or which != "last":
+            raise UserError(f"{path}: a site keeps its own last model only; leave --client and --round out")
+        return _at_a_site(at_a_site)
+    run = only_run(path)
     if run.sites is not None and client is not None:
         raise UserError(f"{run.path}: the personal models of a federation are kept by its sites alone")
     federation = data_of(run)
@@ -115,6 +123,21 @@ def trained_model(run: Run, client: int | str | None, which: Which) -> tuple[Pre
         data=data.fingerprint,
         client_name=known[number] if known and number is not None else "",
         features=data.feature_names,
+    )
+    return predictor, card
+
+
+def _at_a_site(folder: Path) -> tuple[Predictor, Card]:
+    predictor, algorithm, held = predictor_at_a_site(folder)
+    card = Card(
+        method=algorithm.title,
+        client=held.site,
+        round=held.round,
+        input=held.sample,
+        classes=held.classes,
+        data=held.data,
+        client_name="this site",
+        features=held.features,
     )
     return predictor, card
 

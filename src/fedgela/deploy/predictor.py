@@ -1,15 +1,21 @@
 """A trained model as one module: from samples as they lie in the data to probabilities of the classes."""
 
+import tomllib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedgela.algorithms import FedAvg
+from fedgela.config import parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
+from fedgela.flower.personal import Personal
+from fedgela.flower.server_data import server_data
 from fedgela.models import Net, State
 from fedgela.report.loading import Run
 from fedgela.report.sites import federation_at_the_server
@@ -66,10 +72,22 @@ def predictor_of(run: Run, federation: Federation, client: int | None, which: Wh
         model, predict, round = _global(run, checkpoint, which)
     else:
         model, predict, round = _personal(run, federation, folder, checkpoint, client, which)
-    net = empty_net(run.experiment, federation)
+    net = empty_net(run.experiment, federation.data)
     net.in_bf16 = False  # where a model is used, fp32 costs little
     net.load_state_dict(model)
     return Predictor(net, federation.data, predict).eval(), round
+
+
+def predictor_at_a_site(folder: Path) -> tuple[Predictor, FedAvg, Personal]:
+    """The personal model that a site of a federation keeps, as of its last visit."""
+    held = Personal.read(folder)
+    experiment = parse_experiment(tomllib.loads(held.experiment), str(folder))
+    data = server_data(held.sample, held.classes, held.normalisation, None, experiment.image_size)
+    net = empty_net(experiment, data)
+    net.in_bf16 = False
+    net.load_state_dict(held.model(folder))
+    predict = partial(_with, experiment.algorithm.predict_personal, held.vectors)
+    return Predictor(net, data, predict).eval(), experiment.algorithm, held
 
 
 def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:

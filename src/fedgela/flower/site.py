@@ -24,6 +24,7 @@ from fedgela.data.federation import make_federation
 from fedgela.errors import UserError
 from fedgela.flower import client as playing
 from fedgela.flower import outgoing, sharing
+from fedgela.flower.personal import Personal
 from fedgela.flower.site_store import SiteStore
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
 from fedgela.resolve import device_of
@@ -185,6 +186,8 @@ class Site:
         visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))
         store = server.store
         assert isinstance(store, SiteStore)
+        if server.keeps_models:
+            self._personal(server, k, about, groups).write(store.folder)
         self.log(f"round {round}: trained in {time.perf_counter() - began:.1f} s")
         if store.lost:
             self.log(f"round {round}: the personal model of round {store.visited} was lost; started anew")
@@ -196,6 +199,22 @@ class Site:
             "state_lost": store.lost,
             "seconds": float(f"{time.perf_counter() - began:.3f}"),
         }
+
+    def _personal(self, server: sharing.SiteServer, k: int, about: About, groups: Groups) -> Personal:
+        """With which the model of this visit can be used on the site."""
+        data, extra = server.federation.data, groups.get("extra", {})
+        counts = server.federation.train_counts[k]
+        return Personal(
+            site=k,
+            round=int(about["round"]),
+            experiment=str(about["experiment"]),
+            classes=tuple(about["classes"]),
+            sample=data.spec,
+            features=data.feature_names,
+            data=data.fingerprint,
+            normalisation=groups.get("normalisation", {}),
+            vectors=server.algorithm.client_vectors(counts, extra) | extra,
+        )
 
     def _score(
         self, server: sharing.SiteServer, k: int, groups: Groups, about: About

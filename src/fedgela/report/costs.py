@@ -110,7 +110,7 @@ def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
     try:
         if federation is None:
             raise UserError("no data")
-        net = empty_net(e, federation)
+        net = empty_net(e, federation.data)
     except UserError:  # a model that is not on this machine
         return ["-"] * 5
     stays = batchnorm_entries(net) if e.batchnorm == "local" else ()
@@ -132,7 +132,7 @@ def _messages_sent(entry: Entry, federation: Federation | None) -> list[str]:
     rounds = [record for records in counted for record in records if record.get("clients")]
     parameters = "-"
     if federation is not None:
-        parameters = f"{sum(p.numel() for p in empty_net(entry.experiment, federation).parameters()):,}"
+        parameters = f"{sum(p.numel() for p in empty_net(entry.experiment, federation.data).parameters()):,}"
     if not rounds:
         return ["-"] * 4 + [parameters]
     one = [round(statistics.fmean(r[way] / len(r["clients"]) for r in rounds)) for way in ways]

@@ -156,7 +156,7 @@ def _part(samples: Tensor, limit: int) -> Tensor:
 
 
 def _loaded(run: Run, federation: Federation, path: Path) -> Net:
-    net = empty_net(run.experiment, federation)
+    net = empty_net(run.experiment, federation.data)
     try:
         net.load_state_dict(read_tensors(path)[0])
     except (OSError, ValueError, RuntimeError, KeyError) as error:
