@@ -1,23 +1,22 @@
 """An inspection for readers: text, JSON, a heat map and one self-contained HTML page."""
 
 import base64
-import html
 import io
 import json
 import math
 import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
 from fedgela.class_maps import DRAWN_CLIENTS, drawn_clients, whole_ticks
 from fedgela.files import write_atomically
+from fedgela.grids import Grid
+from fedgela.html_page import advice, attribute, described, escape, html_page, paragraph
 from fedgela.inspection import Inspection
 
 LISTED = 20  # clients in the text; of more, the WORST and a summary
@@ -26,52 +25,6 @@ WORST = 10
 COUNTED = (20, 12)  # clients and classes up to which the text has their counts
 SOURCE = "a rule of thumb from the validation figures of docs/fedgela.md"
 NO_PICTURES = "heatmap.png and inspect.html are left out: pip install 'fedgela[report]' adds them"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A small table of strings; the first column is to the left, all others to the right."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-    def to_text(self) -> str:
-        lines = [self.head, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
-        shown = [
-            "  ".join(
-                cell.rjust(width) if i else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
-        shown.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join([self.title, *shown, *textwrap.wrap(self.note, 100)])
-
-    def to_rich(self) -> Table:
-        table = Table(title=Text(self.title), title_justify="left")
-        table.caption, table.caption_justify = Text(self.note) if self.note else None, "left"
-        for i, name in enumerate(self.head):
-            table.add_column(Text(name), justify="right" if i else "left", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*map(Text, row))
-        return table
-
-    def to_html(self) -> str:
-        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.head)
-        body = "\n".join(
-            f'<tr><th scope="row">{html.escape(row[0])}</th>'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
-            + "</tr>"
-            for row in self.rows
-        )
-        note = f"<p class=note>{html.escape(self.note)}</p>" if self.note else ""
-        return (
-            f"<h2>{html.escape(self.title)}</h2>\n<div class=scroll tabindex=0><table>\n"
-            f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n{note}"
-        )
 
 
 # -- the parts -------------------------------------------------------------------------------------
@@ -101,19 +54,15 @@ def clients_grid(found: Inspection, listed: int = LISTED) -> Grid:
     if not found.too_small.any():
         head = head[:-1]
     if found.clients <= listed:
-        return Grid(
-            "Clients",
-            head,
-            [_client_row(found, k)[: len(head)] for k in range(found.clients)],
-            _legend(found),
-        )
+        rows = [_client_row(found, k)[: len(head)] for k in range(found.clients)]
+        return Grid(head, rows, _legend(found), "Clients")
     order = np.lexsort((found.samples, -found.cost))[:WORST]
     rows = [_client_row(found, k)[: len(head)] for k in order.tolist()]
     columns = (found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost)
     for name, q in (("least", 0.0), ("median", 0.5), ("most", 1.0)):
         rows.append((name, *_cells(*(_quantile(column, q) for column in columns)), "")[: len(head)])
     title = f"Clients: the {WORST} with the highest cost, and all {found.clients:,} in summary"
-    return Grid(title, head, rows, _legend(found))
+    return Grid(head, rows, _legend(found), title)
 
 
 def label(found: Inspection, k: int) -> str:
@@ -163,7 +112,8 @@ def counts_grid(found: Inspection) -> Grid | None:
     ]
     total = ("all", *map(str, found.train_counts.sum(axis=0).tolist()))
     tested = ("test", *map(str, found.test_counts.sum(axis=0).tolist()))
-    return Grid("Training samples by client and class", ("client", *names), [*rows, total, tested])
+    title = "Training samples by client and class"
+    return Grid(("client", *names), [*rows, total, tested], title=title)
 
 
 def findings(found: Inspection) -> list[tuple[str, str]]:
@@ -384,74 +334,38 @@ def heatmap(found: Inspection) -> bytes | None:
 
 # -- HTML ------------------------------------------------------------------------------------------
 
-STYLE = """
-:root { color-scheme: light dark;
-  --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --page: #fff; --card: #f4f6f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6eaf0; --soft: #9aa6b5; --line: #333c48; --page: #14181e; --card: #1d232b; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 62rem;
-  color: var(--ink); background: var(--page);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.lead, .note { color: var(--soft); margin: 0 0 1rem; } .note { font-size: .85rem; margin-top: .5rem; }
-.advice { background: var(--card); border-left: 4px solid #2f6fb3; padding: .8rem 1rem; border-radius: 4px; }
-.advice p { margin: 0; } .advice ul { margin: .6rem 0 0; padding-left: 1.2rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; padding-left: 0; } tbody th { font-weight: 500; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.2rem; margin: 0; }
-dt { color: var(--soft); } dd { margin: 0; }
-figure { margin: 0; background: #fff; border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
+_STYLE = """
+body { max-width: 62rem; }
+h2 { font-size: 1.1rem; }
+.advice { border-color: #2f6fb3; }
+figure { background: #fff; border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
 figure img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
 figure.wide img { min-width: 48rem; }
-@media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; } }
-@media print { :root { --ink: #000; --soft: #444; --line: #bbb; --page: #fff; --card: #fff; }
-  body { max-width: none; padding: 0; font-size: 11px; } figure, tr, .advice { break-inside: avoid; }
-  .scroll, figure { overflow: visible; } figure.wide img { min-width: 0; } h2 { break-after: avoid; } }
+@media print { figure { overflow: visible; } figure.wide img { min-width: 0; } }
 """
 
 
 def to_html(found: Inspection, picture: bytes) -> str:
     """One file that needs nothing else: no network, no script."""
-    name = html.escape(found.name)
-    pairs = "\n".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in findings(found))
-    notes = "".join(f"<li>{html.escape(line)}</li>" for line in found.advice.warnings)
-    counts = counts_grid(found)
+    title = f"{found.name}: what its clients hold"
     alt = (
         f"Heat map of training samples by class and client: {found.missing_cells:.0%} of the cells are "
         "white, where a client has no sample of a class. The figures are in the tables and in inspect.json."
     )
-    wide = " class=wide" if found.clients > 20 else ""  # scrolls on a phone instead of shrinking away
-    encoded = base64.b64encode(picture).decode()
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}: what its clients hold</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<h1>{name}: what its clients hold</h1>
-<p class=lead>{html.escape(heading(found).partition(": ")[2])}</p>
-<div class=advice><p>{html.escape(verdict(found))}</p>{f"<ul>{notes}</ul>" if notes else ""}</div>
-<h2>Classes by client</h2>
-<figure{wide} tabindex=0><img alt="{html.escape(alt)}" src="data:image/png;base64,{encoded}"></figure>
-<h2>The federation</h2>
-<dl>
-{pairs}
-</dl>
-{clients_grid(found, LISTED_IN_HTML).to_html()}
-{counts.to_html() if counts else ""}
-</main>
-</body>
-</html>
-"""
+    wide = ' class="wide"' if found.clients > 20 else ""  # scrolls on a phone instead of shrinking away
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    tables = (clients_grid(found, LISTED_IN_HTML), counts_grid(found))
+    body = [
+        f"<h1>{escape(title)}</h1>\n",
+        paragraph(heading(found).partition(": ")[2], "lead"),
+        advice(verdict(found), found.advice.warnings),
+        "<h2>Classes by client</h2>\n",
+        f'<figure{wide} tabindex="0"><img alt={attribute(alt)} src={attribute(source)}></figure>\n',
+        "<h2>The federation</h2>\n",
+        described(findings(found)),
+        *(f"<h2>{escape(t.title)}</h2>\n{replace(t, title='').to_html()}" for t in tables if t),
+    ]
+    return html_page(title, "".join(body), _STYLE)
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedgela.class_maps import whole_ticks
+from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import CLASSES, Style, class_colours
 from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
-from fedgela.report.markup import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +135,7 @@ def _curves_text(
     return f"{title}, by round. At the end: {'; '.join(ends)}.{against}"
 
 
-def _curves_table(series: Mapping[str, Curve], points: Points) -> Table:
+def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
     rounds = sorted(
         {r for curve in series.values() for r in curve.rounds}
         | {round(r) for marks in points.values() for r, _ in marks}
@@ -150,7 +150,7 @@ def _curves_table(series: Mapping[str, Curve], points: Points) -> Table:
     for label, marks in points.items():
         columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
     rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
-    return Table(["round", *columns], rows)
+    return Grid(["round", *columns], rows)
 
 
 def client_dots(
@@ -186,7 +186,7 @@ def client_dots(
         [label, *(f"{v:.2f}" for v in (min(h), *np.quantile(h, (0.1, 0.5)), np.mean(h), max(h))), str(len(h))]
         for label, h in values.items()
     ]
-    table = Table(["method", "worst", "10th percentile", "median", "mean", "best", "clients"], rows)
+    table = Grid(["method", "worst", "10th percentile", "median", "mean", "best", "clients"], rows)
     worst = "; ".join(f"{label} from {min(h):.1f} to {max(h):.1f}" for label, h in values.items())
     text = f"A dot for each client's accuracy, a row for each method, a bar at the mean: {worst}."
     return Picture(name, title, text, draw, height=0.2 + 0.065 * max(len(values), 2), data=table)
@@ -221,7 +221,7 @@ def matrix(
     log: bool = False,
     scale: tuple[float, float] | None = None,
     number: str = "{:.0f}",
-    data: Table | None = None,
+    data: Grid | None = None,
     colour_label: str = "",
     wide: bool | None = None,
 ) -> Picture:

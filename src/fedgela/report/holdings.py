@@ -3,9 +3,10 @@
 import numpy as np
 
 from fedgela.class_maps import DRAWN_CLIENTS, drawn_clients
+from fedgela.grids import Grid
+from fedgela.html_page import paragraph
 from fedgela.report.context import Context, Section
 from fedgela.report.figures import matrix
-from fedgela.report.markup import Table, paragraph
 from fedgela.report.sites import Sites, joined
 
 
@@ -27,7 +28,7 @@ def who_holds_what(c: Context) -> Section:
     table = None
     if N * C <= 2000:
         rows = [[str(k), *(str(n) if n else "." for n in counts[k].tolist())] for k in range(N)]
-        table = Table(["client", *names], rows)
+        table = Grid(["client", *names], rows)
     picture = matrix(
         f"{c.prefix}who-holds-what",
         title,
@@ -75,7 +76,7 @@ def _what_sites_share(c: Context, sites: Sites) -> Section:
         "class",
         "site",
         log=True,
-        data=Table(["site", *names], rows),
+        data=Grid(["site", *names], rows),
         colour_label="samples",
     )
     return Section("Who holds what", [paragraph(text, "note"), picture])

@@ -4,13 +4,14 @@ import numpy as np
 import torch
 
 from fedgela.errors import UserError
+from fedgela.grids import Grid
+from fedgela.html_page import paragraph
 from fedgela.measures import neural_collapse
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import embed
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.figures import COLOURED_UP_TO, feature_plane, matrix
-from fedgela.report.markup import Table, paragraph
 from fedgela.report.saved_models import (
     Answers,
     ask_client,
@@ -63,7 +64,7 @@ def of_models(c: Context) -> list[Section]:
             "the Gram matrix from a simplex ETF's; NC3: mean distance of a class mean's direction from its "
             "classifier vector's; NC4: share of samples that the nearest class mean would decide otherwise."
         )
-        features.parts.append(Table(head, collapse, note, caption="Neural collapse at the end"))
+        features.parts.append(Grid(head, collapse, note, title="Neural collapse at the end"))
     return [by_class, features]
 
 
@@ -94,7 +95,7 @@ def _accuracy_by_class(c: Context) -> list[Part]:
         f"{label} from {np.nanmin(v):.1f} to {np.nanmax(v):.1f}"
         for label, v in zip(rows, values, strict=True)
     )
-    table = Table(
+    table = Grid(
         ["method", *names],
         [
             [label, *("-" if np.isnan(v) else f"{v:.1f}" for v in row)]
@@ -138,7 +139,7 @@ def confusion(c: Context, name: str, title: str, cells: np.ndarray) -> Picture:
     table = None
     if C <= 20:
         rows = [[names[i], *(str(n) if n else "." for n in cells[i].tolist())] for i in range(C)]
-        table = Table(["true \\ predicted", *names], rows, "samples")
+        table = Grid(["true \\ predicted", *names], rows, "samples")
     return matrix(
         f"{c.prefix}confusion-{name}",
         title,

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedgela.grids import Grid
 from fedgela.report.context import Context, Section, file_name
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Entry
 from fedgela.report.figures import matrix
-from fedgela.report.markup import Table
 from fedgela.report.model_pictures import confusion
 
 CONFUSED = 4  # sites whose confusion is drawn
@@ -53,6 +53,6 @@ def _accuracies(c: Context, entry: Entry, rows: Mapping[str, Sequence[float | No
         "",
         "class",
         scale=(0, 100),
-        data=Table(["site", *names], table),
+        data=Grid(["site", *names], table),
         colour_label="%",
     )
