@@ -39,7 +39,7 @@ figure { margin: 0; min-width: 0; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; }
   th, td { padding: .25rem .5rem; }
-  th:first-child { white-space: normal; max-width: 9rem; overflow-wrap: anywhere; } }
+  th:first-child { white-space: normal; min-width: 5.5rem; max-width: 9rem; overflow-wrap: anywhere; } }
 @media print { html { font-size: 10px; } body { max-width: none; padding: 0; font-size: 1rem; }
   figure, tr, .advice { break-inside: avoid; } h2, h3, h4, figcaption { break-after: avoid; }
   .scroll { overflow: visible; } th:first-child { position: static; } }

@@ -5,6 +5,7 @@ import torch
 
 from fedgela.errors import UserError
 from fedgela.grids import Grid
+from fedgela.heat_maps import WRITTEN, Floats, HeatMap
 from fedgela.html_page import paragraph
 from fedgela.measures import neural_collapse
 from fedgela.report.context import Context, Part, Section, file_name
@@ -107,14 +108,8 @@ def _accuracy_by_class(c: Context) -> list[Part]:
             f"{c.prefix}GA-by-class",
             "GA by class at the last round, %",
             f"Accuracy on each class, a row for each method: {ends}.",
-            values,
-            list(rows),
-            names,
-            "",
-            "class",
-            scale=(0, 100),
-            data=table,
-            colour_label="" if max(values.shape) <= 12 else "%",
+            _percent(values, list(rows), names, "", "class"),
+            table,
         )
     ]
 
@@ -144,16 +139,16 @@ def confusion(c: Context, name: str, title: str, cells: np.ndarray) -> Picture:
         f"{c.prefix}confusion-{name}",
         title,
         f"Rows are true classes, columns predictions; {right:.2f}% lie on the diagonal. Most often: {told}.",
-        np.where(cells > 0, share, np.nan),
-        names,
-        names,
-        "true class",
-        "predicted class",
-        scale=(0, 100),
-        data=table,
-        colour_label="" if C <= 12 else "%",
+        _percent(np.where(cells > 0, share, np.nan), names, names, "true class", "predicted class"),
+        table,
         wide=False,
     )
+
+
+def _percent(values: Floats, rows: list[str], columns: list[str], row: str, column: str) -> HeatMap:
+    """Numbers in the cells say it all; where there is no room for them, a scale beside does."""
+    scale_label = "" if max(values.shape) <= WRITTEN else "%"
+    return HeatMap(values, rows, columns, row, column, scale=(0, 100), colour_label=scale_label)
 
 
 def _plane(c: Context, entry: Entry, answers: Answers, whose: str, file: str) -> Picture:

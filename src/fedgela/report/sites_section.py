@@ -8,6 +8,7 @@ import numpy as np
 from fedgela.evaluation import Record
 from fedgela.flower.terms import GA_OF_LOCALS
 from fedgela.grids import Cell, Grid
+from fedgela.heat_maps import HeatMap
 from fedgela.html_page import details, escape, paragraph
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.costs import duration, size
@@ -157,15 +158,17 @@ def _by_round(
         f"{c.prefix}{key.replace('_', '-')}-{file_name(entry.label)}",
         title,
         text,
-        values,
-        list(names),
-        rounds,
-        "",
-        "round",
-        scale=(0, 100) if unit == "%" else (0, float(known.max())),
-        number="{:.0f}" if unit == "%" or known.max() >= 100 else "{:.2g}",
-        data=Grid(["round", *names], rows),
-        colour_label=unit,
+        HeatMap(
+            values,
+            list(names),
+            rounds,
+            "",
+            "round",
+            scale=(0, 100) if unit == "%" else (0, float(known.max())),
+            number="{:.0f}" if unit == "%" or known.max() >= 100 else "{:.2g}",
+            colour_label=unit,
+        ),
+        Grid(["round", *names], rows),
     )
 
 
