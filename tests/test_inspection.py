@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from fedgela import cli
 from fedgela import inspection_report as report
-from fedgela.class_maps import drawn_clients
 from fedgela.config import parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import make_dataset
 from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf
+from fedgela.heat_maps import drawn_clients
 from fedgela.inspection import Inspection, find_duplicates, inspect_federation
 from fedgela.measures import adaptation_cost
 from helpers import federation_of, tiny_dataset, tiny_npz

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
+from fedgela.grids import Cell, Grid
 from fedgela.over_seeds import BOUNDS, OverSeeds, mean_std, ranks
 from fedgela.runfolder import TABLE
 
@@ -106,68 +107,44 @@ class Comparison:
             writer.writerow([*cells, "; ".join(_errors(row)), "; ".join(lost)])
         return out.getvalue()
 
-    def to_markdown(self) -> str:
-        head = ["Method", *(f"{metric} {when}" for metric, when in COLUMNS)]
+    def grid(self) -> Grid:
+        head = ["method", *(f"{metric} {when}" for metric, when in COLUMNS)]
         head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        rows = []
         for row in self.rows:
-            cells = [row.label()]
+            cells: list[Cell] = [row.label()]
             for metric, when in COLUMNS:
-                text = mean_std(row.summary(metric, when))
-                mark = {0: ("**", "**"), 1: ("<u>", "</u>")}.get(self._rank(row, metric, when))
-                cells.append(f"{mark[0]}{text}{mark[1]}" if mark else text)
+                mark = {0: "best", 1: "second"}.get(self.ranks[metric, when].get(row.method, 9), "")
+                cells.append((mean_std(row.summary(metric, when)), mark))
             if self._shows_difference():
                 cells += [self._difference(row, metric) for metric in METRICS]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", f"Bold: best, underlined: second best; {self.legend()}"]
-        errors = [f"- {row.method}: {text}" for row in self.rows for text in _errors(row)]
-        return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
+            rows.append(cells)
+        return Grid(head, rows)
 
-    def to_rich(self) -> Table:
-        """For a terminal, narrow enough for 80 columns: a spread stands below its mean."""
-        table = Table(box=SIMPLE_HEAD, caption=self.legend(), caption_justify="left")
-        table.add_column("method", no_wrap=True)
-        for metric, when in COLUMNS:
-            table.add_column(f"{metric}\n{when}", justify="right", no_wrap=True)
-        if self._shows_difference():
-            for metric in METRICS:
-                table.add_column(f"Δ {metric}\nlast", justify="right", no_wrap=True)
-        for row in self.rows:
-            cells: list[Text] = [Text(row.label())]
-            for metric, when in COLUMNS:
-                style = {0: "bold", 1: "underline"}.get(self._rank(row, metric, when), "")
-                cells.append(_stacked(mean_std(row.summary(metric, when)), style))
-            if self._shows_difference():
-                cells += [_stacked(self._difference(row, metric)) for metric in METRICS]
-            table.add_row(*cells)
-            for text in _errors(row):
-                table.caption = f"{row.method}: {text}\n{table.caption}"
-        return table
+    def to_markdown(self) -> str:
+        grid = self.grid()
+        table = replace(grid, head=["Method", *grid.head[1:]]).to_markdown()
+        lines = [table, "", f"Bold: best, underlined: second best; {self.legend()}"]
+        errors = [f"- {line}" for line in self._errors()]
+        return "\n".join(lines + (["", *errors] if errors else [])) + "\n"
 
     def to_text(self) -> str:
         """The table without a terminal's styles: * marks the best of a column, _ the second."""
-        head = ["method", *(f"{metric} {when}" for metric, when in COLUMNS)]
-        head += [f"Δ {metric} last" for metric in METRICS] if self._shows_difference() else []
-        grid = [head]
-        for row in self.rows:
-            cells = [row.label()]
-            for metric, when in COLUMNS:
-                mark = {0: "*", 1: "_"}.get(self._rank(row, metric, when), " ")
-                cells.append(mean_std(row.summary(metric, when)) + mark)
-            if self._shows_difference():
-                cells += [self._difference(row, metric) for metric in METRICS]
-            grid.append(cells)
-        widths = [max(len(line[i]) for line in grid) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in grid
-        ]
-        lines.insert(1, "  ".join("-" * width for width in widths))
-        errors = [f"{row.method}: {text}" for row in self.rows for text in _errors(row)]
-        return "\n".join([*lines, *errors, "* best, _ second best", self.legend()]) + "\n"
+        return (
+            "\n".join([self.grid().to_text(), *self._errors(), "* best, _ second best", self.legend()]) + "\n"
+        )
+
+    def to_rich(self) -> Table:
+        """For a terminal, narrow enough for 80 columns: a spread stands below its mean."""
+        caption = "\n".join([*self._errors(), self.legend()])
+        table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+        grid = self.grid()
+        for i, name in enumerate(grid.head):
+            stacked = "\n".join(name.rsplit(" ", 1))
+            table.add_column(stacked, justify="right" if i else "left", no_wrap=True)
+        for row in grid.rows:
+            table.add_row(*map(_stacked, row))
+        return table
 
     def legend(self) -> str:
         text = "accuracy in percent"
@@ -191,8 +168,8 @@ class Comparison:
     def _shows_diverged(self) -> bool:
         return any(row.diverged() for row in self.rows)
 
-    def _rank(self, row: Row, metric: str, when: str) -> int:
-        return self.ranks[metric, when].get(row.method, 9)
+    def _errors(self) -> list[str]:
+        return [f"{row.method}: {text}" for row in self.rows for text in _errors(row)]
 
     def _difference(self, row: Row, metric: str) -> str:
         if self.baseline is None or row is self.baseline:
@@ -200,8 +177,10 @@ class Comparison:
         return mean_std(row.difference(self.baseline, metric, "last"), sign="+")
 
 
-def _stacked(text: str, style: str = "") -> Text:
+def _stacked(cell: Cell) -> Text:
+    text, mark = (cell, "") if isinstance(cell, str) else cell
     mean, plus_minus, std = text.partition(" ± ")
+    style = {"best": "bold", "second": "underline"}.get(mark, "")
     return Text(mean, style=style) + Text(f"\n± {std}" if plus_minus else "", style="dim")
 
 

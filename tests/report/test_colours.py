@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedgela.algorithms import ALGORITHMS
-from fedgela.report.colours import CLASSES, DARK_PAGE, LIGHT_PAGE, PALETTE, class_colours, styles
+from fedgela.html_page import DARK_PAGE, LIGHT_PAGE
+from fedgela.report.colours import CLASSES, PALETTE, class_colours, styles
 
 # Machado, Oliveira, Fernandes 2009, severity 1: on linear RGB
 SIGHT = {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from fedgela.heat_maps import HeatMap
 from fedgela.report.colours import styles
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
 from fedgela.report.entries import Curve
@@ -19,7 +20,8 @@ def by_class(methods: int, classes: list[str]) -> Picture:
     values = np.linspace(0, 100, methods * len(classes)).reshape(methods, -1)
     rows = [f"fedgela {i}" for i in range(methods)]
     colour_label = "" if max(values.shape) <= 12 else "%"
-    return matrix("m", "GA", "", values, rows, classes, "", "class", colour_label=colour_label)
+    shown = HeatMap(values, rows, classes, "", "class", scale=(0, 100), colour_label=colour_label)
+    return matrix("m", "GA", "", shown)
 
 
 @pytest.mark.parametrize("methods", [1, 2, 3, 11])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedgela.grids import Grid
+
 
 @dataclass
 class Row:
@@ -87,22 +89,14 @@ def to_text(rows: Sequence[Row]) -> str:
             f"batch {first.batch_size}, {_counted(first.epochs, 'epoch')}, {first.device}"
         )
         errors = [f"{row.engine} failed: {row.error}" for row in of_it if row.error]
-        blocks.append("\n".join([head, "", *_table(of_it), *errors]))
+        blocks.append("\n".join([head, "", _table(of_it), *errors]))
     return "\n\n".join([*blocks, _legend(rows)]) + "\n"
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _table(rows: Sequence[Row]) -> str:
     on_gpu = any(row.device.startswith("cuda") for row in rows)
     cells = [_cells(row, on_gpu) for row in rows]
-    grid = [list(cells[0]), *(list(of_row.values()) for of_row in cells)]
-    widths = [max(len(line[i]) for line in grid) for i in range(len(grid[0]))]
-    lines = []
-    for line in grid:
-        right = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        lines.append("| " + " | ".join([line[0].ljust(widths[0]), *right]) + " |")
-    rule = [":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])]
-    lines.insert(1, "|" + "|".join(rule) + "|")
-    return lines
+    return Grid(list(cells[0]), [list(of_row.values()) for of_row in cells]).to_markdown(aligned=True)
 
 
 def _cells(row: Row, on_gpu: bool) -> dict[str, str]:

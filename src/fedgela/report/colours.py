@@ -16,7 +16,6 @@ PALETTE = (
     ("brown", "#661100", "#ffe9b8"),
     ("grey", "#808894", "#9fa5ac"),
 )
-LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14181e"
 
 # (colour, dashes); dashes: 0 none, 1 long, 2 dash and dot
 _OF_METHOD = {

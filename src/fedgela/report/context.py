@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from fedgela.data import Federation
 from fedgela.data.dataset import printable
+from fedgela.grids import Grid
 from fedgela.report.colours import Style
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.loading import Note
-from fedgela.report.markup import Table
 
-Part = str | Table | Picture  # a string is HTML
+Part = str | Grid | Picture  # a string is HTML
 
 
 @dataclass

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from fedgela.data import Federation
 from fedgela.errors import UserError
+from fedgela.grids import Grid
 from fedgela.measures import Traffic, best, rounds_to_reach, speedup, total_traffic, traffic
 from fedgela.models import batchnorm_entries
 from fedgela.report.entries import Entry, Setting
-from fedgela.report.markup import Table
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import client_files
 from fedgela.trained import empty_net
 
 
-def cost_table(setting: Setting, federation: Federation | None) -> Table:
+def cost_table(setting: Setting, federation: Federation | None) -> Grid:
     """Seconds and bytes; '-' where a folder does not tell."""
     fedavg = _seconds(setting.fedavg) if setting.fedavg else None
     memory = any(_memory(entry) for entry in setting.entries)
@@ -47,10 +47,10 @@ def cost_table(setting: Setting, federation: Federation | None) -> Table:
         )
     told = {(run.result or {}).get("device") for e in setting.entries for run in e.runs.values()}
     devices = sorted(str(device) for device in told if device)
-    return Table(head, rows, note + (f"; computed on {'; '.join(devices)}" if devices else ""))
+    return Grid(head, rows, note + (f"; computed on {'; '.join(devices)}" if devices else ""))
 
 
-def efficiency_table(setting: Setting) -> Table | None:
+def efficiency_table(setting: Setting) -> Grid | None:
     """Rounds to reach FedAvg's best GA, as the paper's Table 9; None where there is no FedAvg to reach."""
     fedavg = setting.fedavg
     if fedavg is None or len(setting.entries) < 2:
@@ -72,7 +72,7 @@ def efficiency_table(setting: Setting) -> Table | None:
     if not rows:
         return None
     head = ["method", "rounds", "speed-up"] + (["paper: rounds", "paper: speed-up"] if paper else [])
-    return Table(
+    return Grid(
         head,
         rows if paper else [row[:3] for row in rows],
         "the first round with at least FedAvg's best GA of the same seed, mean over seeds; '-' where a seed "

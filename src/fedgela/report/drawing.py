@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgela.files import write_atomically
+from fedgela.grids import Grid
+from fedgela.html_page import attribute, details, escape
 from fedgela.report.colours import PALETTE, Style, variables
-from fedgela.report.markup import Table, attribute, details, escape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ class Picture:
     flat: float | None = None  # the same for a file as wide as a page, where it differs
     wide: bool = False
     styles: dict[str, Style] | None = None  # for the legend of its files
-    data: Table | None = None
+    data: Grid | None = None
 
     def figure(self, width: float, legend: bool = False) -> "Figure":
         from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgela.report.figures import Floats
+from fedgela.heat_maps import Floats
 
 Kind = Literal["pca", "tsne"]
 DRAWN = 500  # points of a picture

@@ -6,26 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgela.class_maps import whole_ticks
+from fedgela.grids import Grid
+from fedgela.heat_maps import Floats, HeatMap, shortened
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import CLASSES, Style, class_colours
 from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
-from fedgela.report.markup import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
 
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
-WRITTEN = 12  # rows and columns up to which a matrix has its numbers in its cells
 COLOURED_UP_TO = 20  # classes that all have a colour in a picture of features
 FLAT = 0.02  # of a target: what curves around it differ by less is not blown up
-NAMED = 60  # up to which every row or column could have its name
-# from few to many: both ends stand out from a white page and from a dark one
-FEW, MANY = "#c3dcee", "#0a5a94"
 
 
 def curves(
@@ -135,7 +130,7 @@ def _curves_text(
     return f"{title}, by round. At the end: {'; '.join(ends)}.{against}"
 
 
-def _curves_table(series: Mapping[str, Curve], points: Points) -> Table:
+def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
     rounds = sorted(
         {r for curve in series.values() for r in curve.rounds}
         | {round(r) for marks in points.values() for r, _ in marks}
@@ -150,7 +145,7 @@ def _curves_table(series: Mapping[str, Curve], points: Points) -> Table:
     for label, marks in points.items():
         columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
     rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
-    return Table(["round", *columns], rows)
+    return Grid(["round", *columns], rows)
 
 
 def client_dots(
@@ -176,7 +171,7 @@ def client_dots(
             belongs(dots, label)
             (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=style.colour, linewidth=2)
             belongs(bar, label)
-        axes.set_yticks(range(len(values)), [_shortened(label, 30) for label in values])
+        axes.set_yticks(range(len(values)), [shortened(label, 30) for label in values])
         axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
         low, high = axes.get_xlim()
         if high > 100:  # percent
@@ -186,16 +181,10 @@ def client_dots(
         [label, *(f"{v:.2f}" for v in (min(h), *np.quantile(h, (0.1, 0.5)), np.mean(h), max(h))), str(len(h))]
         for label, h in values.items()
     ]
-    table = Table(["method", "worst", "10th percentile", "median", "mean", "best", "clients"], rows)
+    table = Grid(["method", "worst", "10th percentile", "median", "mean", "best", "clients"], rows)
     worst = "; ".join(f"{label} from {min(h):.1f} to {max(h):.1f}" for label, h in values.items())
     text = f"A dot for each client's accuracy, a row for each method, a bar at the mean: {worst}."
     return Picture(name, title, text, draw, height=0.2 + 0.065 * max(len(values), 2), data=table)
-
-
-def _shortened(label: str, most: int) -> str:
-    """Of a long name the beginning and the end, by which those of one method differ."""
-    end = most // 2 - 1
-    return label if len(label) <= most else f"{label[: most - end - 1]}…{label[-end:]}"
 
 
 def _beside(values: Sequence[float]) -> Floats:
@@ -209,86 +198,17 @@ def _beside(values: Sequence[float]) -> Floats:
 
 
 def matrix(
-    name: str,
-    title: str,
-    text: str,
-    values: Floats,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    row_label: str,
-    column_label: str,
-    *,
-    log: bool = False,
-    scale: tuple[float, float] | None = None,
-    number: str = "{:.0f}",
-    data: Table | None = None,
-    colour_label: str = "",
-    wide: bool | None = None,
+    name: str, title: str, text: str, shown: HeatMap, data: Grid | None = None, wide: bool | None = None
 ) -> Picture:
-    """A matrix [rows, columns] of colour; NaN is left empty."""
-    R, N = values.shape
+    R, N = shown.values.shape
     wide = N > 20 if wide is None else wide
     inner_height = 0.62 if R <= 40 else 0.9
     height = min(inner_height, 0.14 + 0.062 * R * (0.5 if wide else 1.0)) if R < N else inner_height
 
     def draw(axes: "Axes") -> None:
-        from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
-
-        colours = LinearSegmentedColormap.from_list("amount", [FEW, MANY]).with_extremes(bad=(0, 0, 0, 0))
-        held = values[~np.isnan(values)]
-        low, high = scale or (float(held.min(initial=1.0)), float(held.max(initial=1.0)))
-        norm = LogNorm(max(low, 1), max(high, 2)) if log else Normalize(low, max(high, low + 1e-9))
-        image = axes.imshow(
-            np.ma.masked_invalid(values), cmap=colours, norm=norm, aspect="auto", interpolation="none"
-        )
-        if max(R, N) <= NAMED:  # a fine grid tells an empty cell from the page
-            axes.set_xticks(np.arange(N + 1) - 0.5, minor=True)
-            axes.set_yticks(np.arange(R + 1) - 0.5, minor=True)
-            axes.grid(which="minor", color=LINE, linewidth=0.4)
-            axes.tick_params(which="minor", length=0)
-        if max(R, N) <= WRITTEN:
-            for r, c in zip(*np.nonzero(~np.isnan(values)), strict=True):
-                dark = float(norm(values[r, c])) > 0.45
-                text_colour = "#ffffff" if dark else "#000000"
-                label = number.format(values[r, c])
-                size = 6 if N <= 8 or len(label) < 4 else 5
-                axes.text(c, r, label, ha="center", va="center", fontsize=size, color=text_colour)
-        # columns that find room for a name below them: upright, or turned
-        digits = max(map(len, columns), default=1) if _short(columns) else 1
-        _ticks(axes.set_xticks, columns, N, (6 if wide else 2.8) / (0.06 * digits + 0.08))
-        _ticks(axes.set_yticks, rows, R, 18 if R > 12 else 12)
-        if not _short(columns):
-            axes.tick_params(axis="x", labelrotation=90)
-            _make_room_below(axes)
-        axes.set_xlabel(column_label)
-        axes.set_ylabel(row_label)
-        if colour_label:
-            bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
-            bar.set_label(colour_label, color=INK)
-            if log:
-                marks = whole_ticks(int(high))
-                bar.set_ticks(marks, labels=[f"{n:,}" for n in marks])
-                bar.minorticks_off()
+        shown.draw(axes, width=6 if wide else 2.8, named_rows=18 if R > 12 else 12)
 
     return Picture(name, title, text, draw, height=height, wide=wide, data=data)
-
-
-def _short(names: Sequence[str]) -> bool:
-    return max(map(len, names), default=0) <= 3
-
-
-def _ticks(setter: Any, names: Sequence[str], count: int, room: float) -> None:
-    step = max(1, math.ceil(count / max(room, 1)))
-    places = list(range(0, count, step))
-    setter(places, [_shortened(names[i], 18) for i in places])
-
-
-def _make_room_below(axes: "Axes") -> None:
-    """For names that are turned, on top of the height for the rows: where there is no room for both, the
-    layout gives up, and names are cut off on all sides."""
-    figure: Any = axes.figure
-    longest = max(label.get_window_extent().height for label in axes.get_xticklabels())
-    figure.set_figheight(figure.get_figheight() + longest / figure.dpi)
 
 
 def feature_plane(

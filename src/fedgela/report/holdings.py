@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from fedgela.class_maps import DRAWN_CLIENTS, drawn_clients
+from fedgela.grids import Grid
+from fedgela.heat_maps import DRAWN_CLIENTS, class_map, drawn_clients
+from fedgela.html_page import paragraph
 from fedgela.report.context import Context, Section
 from fedgela.report.figures import matrix
-from fedgela.report.markup import Table, paragraph
 from fedgela.report.sites import Sites, joined
 
 
@@ -17,7 +18,6 @@ def who_holds_what(c: Context) -> Section:
     counts = c.federation.train_counts.numpy()
     N, C = counts.shape
     chosen = drawn_clients(counts)
-    shown = counts[chosen].T.astype(float)
     missing = float((counts == 0).mean())
     names = c.class_names(C)
     title = f"Training samples by class and client, seed {c.setting.entries[0].first.seed}"
@@ -27,19 +27,14 @@ def who_holds_what(c: Context) -> Section:
     table = None
     if N * C <= 2000:
         rows = [[str(k), *(str(n) if n else "." for n in counts[k].tolist())] for k in range(N)]
-        table = Table(["client", *names], rows)
+        table = Grid(["client", *names], rows)
+    clients = [str(k) for k in chosen.tolist()]
     picture = matrix(
         f"{c.prefix}who-holds-what",
         title,
         text,
-        np.where(shown > 0, shown, np.nan),
-        names,
-        [str(k) for k in chosen.tolist()],
-        "class",
-        "client",
-        log=True,
-        data=table,
-        colour_label="samples",
+        class_map(counts[chosen].T, names, clients),
+        table,
     )
     return Section("Who holds what", [paragraph(text, "note"), picture])
 
@@ -57,25 +52,19 @@ def _what_sites_share(c: Context, sites: Sites) -> Section:
     kept = [name for name in sites.names if name not in counts]
     text = f"{len(counts)} of {len(sites.names)} sites share their class counts."
     text += f" Not shared: {', '.join(kept)}." if kept else ""
-    nothing = [np.nan] * C
-    shown = np.array([[n or np.nan for n in counts.get(name, nothing)] for name in sites.names]).T
+    shown = np.array([counts.get(name, [0] * C) for name in sites.names]).T
     rows = [
         [name, *(str(n) if n else "." for n in counts[name])]
         if name in counts
         else [name, "not shared", *[""] * (C - 1)]
         for name in sites.names
     ]
+    columns = [name if name in counts else f"{name} (not shared)" for name in sites.names]
     picture = matrix(
         f"{c.prefix}who-holds-what",
         "Training samples by class and site",
         text,
-        shown,
-        names,
-        [name if name in counts else f"{name} (not shared)" for name in sites.names],
-        "class",
-        "site",
-        log=True,
-        data=Table(["site", *names], rows),
-        colour_label="samples",
+        class_map(shown, names, columns, "site"),
+        Grid(["site", *names], rows),
     )
     return Section("Who holds what", [paragraph(text, "note"), picture])

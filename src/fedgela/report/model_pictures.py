@@ -4,13 +4,15 @@ import numpy as np
 import torch
 
 from fedgela.errors import UserError
+from fedgela.grids import Grid
+from fedgela.heat_maps import WRITTEN, Floats, HeatMap
+from fedgela.html_page import paragraph
 from fedgela.measures import neural_collapse
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import embed
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.figures import COLOURED_UP_TO, feature_plane, matrix
-from fedgela.report.markup import Table, paragraph
 from fedgela.report.saved_models import (
     Answers,
     ask_client,
@@ -63,7 +65,7 @@ def of_models(c: Context) -> list[Section]:
             "the Gram matrix from a simplex ETF's; NC3: mean distance of a class mean's direction from its "
             "classifier vector's; NC4: share of samples that the nearest class mean would decide otherwise."
         )
-        features.parts.append(Table(head, collapse, note, caption="Neural collapse at the end"))
+        features.parts.append(Grid(head, collapse, note, title="Neural collapse at the end"))
     return [by_class, features]
 
 
@@ -94,7 +96,7 @@ def _accuracy_by_class(c: Context) -> list[Part]:
         f"{label} from {np.nanmin(v):.1f} to {np.nanmax(v):.1f}"
         for label, v in zip(rows, values, strict=True)
     )
-    table = Table(
+    table = Grid(
         ["method", *names],
         [
             [label, *("-" if np.isnan(v) else f"{v:.1f}" for v in row)]
@@ -106,14 +108,8 @@ def _accuracy_by_class(c: Context) -> list[Part]:
             f"{c.prefix}GA-by-class",
             "GA by class at the last round, %",
             f"Accuracy on each class, a row for each method: {ends}.",
-            values,
-            list(rows),
-            names,
-            "",
-            "class",
-            scale=(0, 100),
-            data=table,
-            colour_label="" if max(values.shape) <= 12 else "%",
+            _percent(values, list(rows), names, "", "class"),
+            table,
         )
     ]
 
@@ -138,21 +134,21 @@ def confusion(c: Context, name: str, title: str, cells: np.ndarray) -> Picture:
     table = None
     if C <= 20:
         rows = [[names[i], *(str(n) if n else "." for n in cells[i].tolist())] for i in range(C)]
-        table = Table(["true \\ predicted", *names], rows, "samples")
+        table = Grid(["true \\ predicted", *names], rows, "samples")
     return matrix(
         f"{c.prefix}confusion-{name}",
         title,
         f"Rows are true classes, columns predictions; {right:.2f}% lie on the diagonal. Most often: {told}.",
-        np.where(cells > 0, share, np.nan),
-        names,
-        names,
-        "true class",
-        "predicted class",
-        scale=(0, 100),
-        data=table,
-        colour_label="" if C <= 12 else "%",
+        _percent(np.where(cells > 0, share, np.nan), names, names, "true class", "predicted class"),
+        table,
         wide=False,
     )
+
+
+def _percent(values: Floats, rows: list[str], columns: list[str], row: str, column: str) -> HeatMap:
+    """Numbers in the cells say it all; where there is no room for them, a scale beside does."""
+    scale_label = "" if max(values.shape) <= WRITTEN else "%"
+    return HeatMap(values, rows, columns, row, column, scale=(0, 100), colour_label=scale_label)
 
 
 def _plane(c: Context, entry: Entry, answers: Answers, whose: str, file: str) -> Picture:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
+from fedgela.grids import Cell, Grid
+from fedgela.html_page import advice, described
 from fedgela.over_seeds import mean_std
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
-from fedgela.report.markup import Cell, Table, escape
 from fedgela.report.paper_numbers import paper_number
 from fedgela.tables import DIVERGED
 
@@ -45,8 +46,7 @@ def what_was_run(c: Context) -> Section:
         pairs.append(("shared beyond weights", told))
     if versions:
         pairs.append(("software", ", ".join(f"{name} {v}" for name, v in versions[0].items())))
-    rows = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
-    return Section("What was run", [f"<dl>\n{rows}\n</dl>\n", *_unfinished(c.setting)])
+    return Section("What was run", [described(pairs), *_unfinished(c.setting)])
 
 
 def _each(c: Context, key: str) -> str:
@@ -61,10 +61,7 @@ def _unfinished(setting: Setting) -> list[Part]:
         for seed, run in entry.runs.items()
         if run.result is None
     ]
-    if not lines:
-        return []
-    listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return [f'<div class="advice"><p>Not finished; what is there is shown:</p><ul>{listed}</ul></div>\n']
+    return [advice("Not finished; what is there is shown:", lines)] if lines else []
 
 
 def results(c: Context) -> Section:
@@ -97,7 +94,7 @@ def results(c: Context) -> Section:
             row += ["" if entry is base else _difference(entry, base, metric) for metric in ("PA", "GA")]
         row += [mean_std(entry.summary(f"{metric}_balanced", "last")) for metric in balanced]
         rows.append(row)
-    return Section("Results", [Table(head, rows, _legend(c, paper, base), sortable=True)])
+    return Section("Results", [Grid(head, rows, _legend(c, paper, base), sortable=True)])
 
 
 def _differs(entry: Entry, metric: str) -> bool:

@@ -4,10 +4,10 @@ import shlex
 from dataclasses import fields
 
 from fedgela.flower.terms import Terms
+from fedgela.html_page import details, escape, paragraph
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.costs import cost_table, efficiency_table
 from fedgela.report.holdings import who_holds_what
-from fedgela.report.markup import details, escape, paragraph
 from fedgela.report.model_pictures import of_models
 from fedgela.report.progress_curves import accuracy_curves, angle_curves, other_curves, personal_by_client
 from fedgela.report.results import results, what_was_run

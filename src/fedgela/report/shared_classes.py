@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedgela.grids import Grid
+from fedgela.heat_maps import HeatMap
 from fedgela.report.context import Context, Section, file_name
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Entry
 from fedgela.report.figures import matrix
-from fedgela.report.markup import Table
 from fedgela.report.model_pictures import confusion
 
 CONFUSED = 4  # sites whose confusion is drawn
@@ -47,12 +48,6 @@ def _accuracies(c: Context, entry: Entry, rows: Mapping[str, Sequence[float | No
         f"{c.prefix}by-class-{file_name(entry.label)}",
         f"Accuracy of {entry.label}'s own models by site and class at the last round, %",
         "Each site's own model on its own test samples, of the sites that share it. Empty: no test samples.",
-        values,
-        list(rows),
-        names,
-        "",
-        "class",
-        scale=(0, 100),
-        data=Table(["site", *names], table),
-        colour_label="%",
+        HeatMap(values, list(rows), names, "", "class", scale=(0, 100), colour_label="%"),
+        Grid(["site", *names], table),
     )

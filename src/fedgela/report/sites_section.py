@@ -7,13 +7,15 @@ import numpy as np
 
 from fedgela.evaluation import Record
 from fedgela.flower.terms import GA_OF_LOCALS
+from fedgela.grids import Cell, Grid
+from fedgela.heat_maps import HeatMap
+from fedgela.html_page import details, escape, paragraph
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.costs import duration, size
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Curve, Entry, personal_accuracies
 from fedgela.report.figures import curves, matrix
 from fedgela.report.loading import Run
-from fedgela.report.markup import Cell, Table, details, escape, paragraph
 from fedgela.report.sites import Sites, joined
 
 
@@ -54,7 +56,7 @@ def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
     return parts
 
 
-def _sites_table(run: Run, sites: Sites) -> Table:
+def _sites_table(run: Run, sites: Sites) -> Grid:
     told, personal = joined(run.records), _personal(run, sites)
     rows = []
     for name in sites.names:
@@ -83,7 +85,7 @@ def _sites_table(run: Run, sites: Sites) -> Table:
         "training in all",
         "PA last",
     ]
-    return Table(
+    return Grid(
         [*head, "rounds with a fault", "classes"],
         rows,
         "a round: median of the site's own training time, without what messages take; classes: whether the "
@@ -138,7 +140,7 @@ def _faults(records: Sequence[Record]) -> Part:
         [str(a) if a == b else f"{a} to {b}", site, (text, "words")] for a, b, site, text in spans
     ]
     note = "the round went on without the site, unless the fault says otherwise"
-    return Table(["rounds", "site", "fault"], rows, note, caption="Faults")
+    return Grid(["rounds", "site", "fault"], rows, note, title="Faults")
 
 
 def _by_round(
@@ -156,25 +158,27 @@ def _by_round(
         f"{c.prefix}{key.replace('_', '-')}-{file_name(entry.label)}",
         title,
         text,
-        values,
-        list(names),
-        rounds,
-        "",
-        "round",
-        scale=(0, 100) if unit == "%" else (0, float(known.max())),
-        number="{:.0f}" if unit == "%" or known.max() >= 100 else "{:.2g}",
-        data=Table(["round", *names], rows),
-        colour_label=unit,
+        HeatMap(
+            values,
+            list(names),
+            rounds,
+            "",
+            "round",
+            scale=(0, 100) if unit == "%" else (0, float(known.max())),
+            number="{:.0f}" if unit == "%" or known.max() >= 100 else "{:.2g}",
+            colour_label=unit,
+        ),
+        Grid(["round", *names], rows),
     )
 
 
-def _rounds_table(records: Sequence[Record]) -> Table:
+def _rounds_table(records: Sequence[Record]) -> Grid:
     total = {key: sum(r.get(key, 0) for r in records) for key in ("bytes_up", "bytes_down", "seconds")}
     rows = [_round_row(str(r["round"]), r, len(r.get("site_seconds", {})), r) for r in records]
     rows.append(_round_row("all", total, None, {}))
     head = ["round", "up", "down", "seconds", "sites trained", "slowest site", "faults"]
     spent = any("epsilon" in r for r in records)
-    return Table(
+    return Grid(
         [*head, "epsilon"] if spent else head,
         [[*row, ""] if spent and len(row) == len(head) else row for row in rows],
         "up and down: bytes of all messages between the server and its sites; seconds: of the whole round",

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import Printed
-from fedgela.reproduce.document import Field
+from fedgela.reproduce.document import Field, raised
 from fedgela.reproduce.standing import Standing
 
-UNTRIED = Field("untried", tone="untried")
-INCOMPLETE = Field("incomplete", tone="untried")
-OTHER_TASK = Field("another task")
-NOTHING = Field("–")
+UNTRIED = ("untried", "untried")
+INCOMPLETE = ("incomplete", "untried")
+OTHER_TASK = "another task"
+NOTHING = "–"
 
 
 class Notes:
@@ -20,7 +20,8 @@ class Notes:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def numbers(self, standings: Iterable[Standing | None]) -> tuple[int, ...]:
+    def of(self, standings: Iterable[Standing | None]) -> str:
+        """References to what is not as in the paper in any of them."""
         found = set()
         for standing in standings:
             if standing is not None and standing.notes:
@@ -28,15 +29,15 @@ class Notes:
                 if text not in self.texts:
                     self.texts.append(text)
                 found.add(self.texts.index(text) + 1)
-        return tuple(sorted(found))
+        return raised(sorted(found))
 
 
 def beside(printed: Printed | None, values: Sequence[float] | None, comparable: bool) -> list[Field]:
     """The paper's number, ours and the difference."""
-    paper = Field(printed.text) if printed else NOTHING
+    paper = printed.text if printed else NOTHING
     if not values:
         return [paper, UNTRIED if values is None else NOTHING, NOTHING]
-    ours = Field(mean_std(spread(values)))
+    ours = mean_std(spread(values))
     if printed is None or printed.value is None:
         return [paper, ours, NOTHING]
     if not comparable:
@@ -51,7 +52,7 @@ def _difference(value: float) -> Field:
 
 def marked(text: str, reached: bool) -> Field:
     """▲ where ours reaches what the paper has, ▼ where it does not."""
-    return Field(f"{'▲' if reached else '▼'} {text}", tone="reached" if reached else "below")
+    return (f"▲ {text}", "reached") if reached else (f"▼ {text}", "below")
 
 
 def signed(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedgela.grids import padded
 from fedgela.paper import TABLES, Cell, cells, distinct, table
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.standing import Standings
@@ -39,5 +40,4 @@ def list_table(name: str, chosen: Sequence[Cell], entries: Sequence[Entry]) -> l
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(line).rstrip() for line in padded(rows, str.ljust)]

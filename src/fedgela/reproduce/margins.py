@@ -4,9 +4,10 @@ import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, common, distinct, summaries
-from fedgela.reproduce.document import Field, Grid
+from fedgela.reproduce.document import Field
 from fedgela.reproduce.fields import NOTHING, Notes, marked, signed
 from fedgela.reproduce.standing import (
     LAST_TENTH,
@@ -31,16 +32,16 @@ Figures = Mapping[tuple[str, str], Mapping[Draw, float]]  # by metric and moment
 
 
 def margins_of_fedgela(standings: Standings, notes: Notes) -> Grid | None:
-    rows = (*_in_settings(standings, notes), *_of_averages(standings, notes))
+    rows = [*_in_settings(standings, notes), *_of_averages(standings, notes)]
     if not rows:
         return None
     head = ["where"]
     for metric, moments in MOMENTS.items():
         head += [f"{metric} paper", *(f"{metric} ours, {when}" for when in moments)]
-    return Grid(tuple(head), rows)
+    return Grid(head, rows)
 
 
-def _in_settings(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ...]]:
+def _in_settings(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         siblings = {c.method: c for c in cells(cell.table, cell.dataset, cell.setting)}
         baselines = [siblings[m] for m in common().baselines if m in siblings]
@@ -50,7 +51,7 @@ def _in_settings(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ..
                 if theirs and len(theirs) == len(others):
                     counted = [mine, *itertools.chain(*theirs)]
                     yield _row(
-                        Field(f"{cell.dataset} {cell.setting}, over {against}", notes.numbers(counted)),
+                        f"{cell.dataset} {cell.setting}, over {against}{notes.of(counted)}",
                         {metric: _printed(cell, others, metric) for metric in MOMENTS},
                         mine.comparable,
                         {moment: mine.values(*moment) for moment in _MOMENTS},
@@ -79,7 +80,7 @@ def _printed(cell: Cell, others: Sequence[Cell], metric: str) -> float | None:
     return None if mine is None or not values else mine - max(values)
 
 
-def _of_averages(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ...]]:
+def _of_averages(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
     """Where the paper prints means over settings, and the ledger has all of these settings."""
     rows = {(s.table, s.dataset, s.column, s.row): s for s in summaries() if len(s.groups) > 1}
     for (name, dataset, column, row), mine in rows.items():
@@ -97,10 +98,7 @@ def _of_averages(standings: Standings, notes: Notes) -> Iterator[tuple[Field, ..
                     counted = list(itertools.chain(*ours, *others))
                     settings = f"mean of {len(mine.groups)} settings"
                     yield _row(
-                        Field(
-                            f"{dataset} {column}, {settings}, over {against}",
-                            notes.numbers(counted),
-                        ),
+                        f"{dataset} {column}, {settings}, over {against}{notes.of(counted)}",
                         {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
                         all(standing.comparable for standing in counted),
                         figures,
@@ -114,12 +112,12 @@ def _difference(mine: Summary, theirs: Summary, metric: str) -> float | None:
 
 
 def _row(
-    where: Field, paper: Mapping[str, float | None], comparable: bool, mine: Figures, theirs: Figures
-) -> tuple[Field, ...]:
-    fields = [where]
+    where: str, paper: Mapping[str, float | None], comparable: bool, mine: Figures, theirs: Figures
+) -> list[Field]:
+    fields: list[Field] = [where]
     for metric, moments in MOMENTS.items():
         printed = paper[metric]
-        fields.append(NOTHING if printed is None else Field(signed(printed)))
+        fields.append(NOTHING if printed is None else signed(printed))
         for when in moments:
             ours, others = mine[metric, when], theirs[metric, when]
             fields.append(
@@ -128,7 +126,7 @@ def _row(
                     printed if comparable else None,
                 )
             )
-    return tuple(fields)
+    return fields
 
 
 def _our_margin(paired: Sequence[float], goal: float | None) -> Field:
@@ -136,4 +134,4 @@ def _our_margin(paired: Sequence[float], goal: float | None) -> Field:
     if not paired:
         return NOTHING
     text = mean_std(spread(paired), sign="+").replace("-", "−")
-    return Field(text) if goal is None else marked(text, round(statistics.fmean(paired), 2) >= round(goal, 2))
+    return text if goal is None else marked(text, round(statistics.fmean(paired), 2) >= round(goal, 2))

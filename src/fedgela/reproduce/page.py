@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from fedgela.grids import Grid
 from fedgela.paper import TABLES, cells, distinct, table
-from fedgela.reproduce.document import Block, Field, Grid, Heading, Listing, Paragraph
+from fedgela.reproduce.document import Block, Heading, Listing, Paragraph
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.margins import EXPLAINED, margins_of_fedgela
@@ -63,27 +64,24 @@ def _introduction() -> list[Block]:
 
 
 def _overview(standings: Standings) -> Grid:
-    rows: list[tuple[Field, ...]] = []
+    rows = []
     for name in TABLES:
         listed = cells(name)
         tried = standings.tried(listed)
         exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
         rows.append(
             (
-                Field(f"{table(name).number} (`{name}`)"),
-                Field(table(name).title),
-                Field(str(len(listed))),
-                Field(str(len(tried))),
-                Field(str(len(exact))),
+                f"{table(name).number} (`{name}`)",
+                table(name).title,
+                *map(str, (len(listed), len(tried), len(exact))),
             )
         )
     everything = cells()
     runs = distinct(everything)
     tried = standings.tried(runs)
     exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
-    total = (len(runs), len(tried), len(exact))
-    rows.append((Field("all"), Field("different runs"), *(Field(str(n)) for n in total)))
-    return Grid(("table", "what", "cells", "tried", "of these as in the paper"), tuple(rows))
+    rows.append(("all", "different runs", *map(str, (len(runs), len(tried), len(exact)))))
+    return Grid(("table", "what", "cells", "tried", "of these as in the paper"), rows)
 
 
 def _provenance(entries: Sequence[Entry]) -> Grid:
@@ -92,7 +90,7 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
         rate = f"{entry.images_per_second:g}" if entry.images_per_second else "–"
         rounds = f"{entry.rounds_run} of {entry.rounds_paper}" if entry.kind == "run" else "–"
         code = entry.code.version + (f" ({entry.code.commit})" if entry.code.commit else "")
-        texts = [
+        row = [
             f"`{entry.cells[0]}`",
             str(len(entry.cells)),
             str(entry.seed),
@@ -106,6 +104,6 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
             entry.date,
             f"`{entry.config_hash}`",
         ]
-        rows.append(tuple(Field(text) for text in texts))
+        rows.append(row)
     head = "first cell, cells, seed, rounds, data, device, precision, seconds, images/s, code, date, settings"
-    return Grid(tuple(head.split(", ")), tuple(rows))
+    return Grid(head.split(", "), rows)

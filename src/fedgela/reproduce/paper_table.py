@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Sequence
 
+from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, common, summaries, table
-from fedgela.reproduce.document import Block, Field, Grid, Heading, Paragraph, Tone
+from fedgela.reproduce.document import Block, Field, Heading, Paragraph
 from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined
 
@@ -80,16 +81,16 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     rows = []
     for cell in listed:
         for standing in standings.rows_of(cell):
-            fields = [_name(cell, standing, notes), _seeds(standing)]
+            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
             for metric in metrics:
                 values = list(standing.values(metric).values()) if standing else []
                 if values:
-                    fields.append(Field(_count(values) if metric in COUNTS else mean_std(spread(values))))
+                    fields.append(_count(values) if metric in COUNTS else mean_std(spread(values)))
                 else:
                     fields.append(NOTHING if standing else UNTRIED)
-            rows.append(tuple(fields))
+            rows.append(fields)
     head = [titles.get(metric, f"{metric.replace('_', ' ')}, degrees, last round") for metric in metrics]
-    return Grid(("method", "seeds", *head), tuple(rows))
+    return Grid(("method", "seeds", *head), rows)
 
 
 def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -97,7 +98,7 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
     rows = []
     for cell in listed:
         for standing in standings.rows_of(cell):
-            fields = [_name(cell, standing, notes), _seeds(standing)]
+            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
             for metric in metrics:
                 values = list(standing.values(metric).values()) if standing else []
                 comparable = standing is None or standing.comparable
@@ -106,47 +107,45 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
                 fields.append(_mean_at(standing, metric, "last"))
             if "GA" in metrics:
                 fields.append(_mean_at(standing, "GA", LAST_TENTH))
-            rows.append(tuple(fields))
+            rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours, best", "difference")]
     head += [f"{metric} last" for metric in metrics]
     head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
-    return Grid(("method", "seeds", *head), tuple(rows))
+    return Grid(("method", "seeds", *head), rows)
 
 
-def _mean_at(standing: Standing | None, metric: str, when: str) -> Field:
+def _mean_at(standing: Standing | None, metric: str, when: str) -> str:
     values = list(standing.values(metric, when).values()) if standing else []
-    return Field(mean_std(spread(values))) if values else NOTHING
+    return mean_std(spread(values)) if values else NOTHING
 
 
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     rows = []
     for cell in listed:
         for standing in standings.rows_of(cell):
-            fields = [_name(cell, standing, notes), _seeds(standing)]
+            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
             reached = standings.reached(standing) if standing else {}
             for place, metric in enumerate(("rounds", "speedup")):
                 printed = cell.printed.get(metric)
-                fields.append(Field(printed.text) if printed else NOTHING)
+                fields.append(printed.text if printed else NOTHING)
                 if standing is None:
                     fields.append(UNTRIED)
                 elif not reached:
-                    fields.append(Field("FedAvg is untried", tone="untried"))
+                    fields.append(("FedAvg is untried", "untried"))
                 elif any(pair[0] is None for pair in reached.values()):
-                    fields.append(Field("-"))  # as the paper prints what never gets there
+                    fields.append("-")  # as the paper prints what never gets there
                 else:
                     numbers = [float(pair[place] or 0) for pair in reached.values()]
                     text = mean_std(spread(numbers), unit="x") if metric == "speedup" else _count(numbers)
-                    fields.append(Field(text, tone=_quick(printed, numbers)))
-            rows.append(tuple(fields))
-    return Grid(
-        ("method", "seeds", "rounds paper", "rounds ours", "speedup paper", "speedup ours"), tuple(rows)
-    )
+                    fields.append((text, _quick(printed, numbers)))
+            rows.append(fields)
+    return Grid(("method", "seeds", "rounds paper", "rounds ours", "speedup paper", "speedup ours"), rows)
 
 
-def _quick(printed: Printed | None, ours: Sequence[float]) -> Tone:
+def _quick(printed: Printed | None, ours: Sequence[float]) -> str:
     """Fewer rounds are better, and a larger speedup."""
     if printed is None or printed.value is None:
-        return "plain"
+        return ""
     gain = statistics.fmean(ours) - printed.value
     better = gain >= 0 if printed.text.endswith("x") else gain <= 0
     return "reached" if better else "below"
@@ -161,16 +160,16 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
         if summary.row != BEST_BASELINE:
             counted = [of_cell[0] for of_cell in together]
         title = "Best baseline" if summary.row == BEST_BASELINE else _title(summary.table, summary.row)
-        name = Field(f"{title}, {summary.dataset} {summary.column}", notes.numbers(counted))
-        fields = [name, Field(f"{len(together)} of {len(summary.cells)}")]
+        name = f"{title}, {summary.dataset} {summary.column}{notes.of(counted)}"
+        fields: list[Field] = [name, f"{len(together)} of {len(summary.cells)}"]
         for metric in metrics:
             values = list(combined(summary, together, metric).values())
             comparable = all(standing.comparable for standing in counted)
             paper, ours, difference = beside(summary.printed.get(metric), values or None, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
-        rows.append(tuple(fields))
+        rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
-    return Grid(("what", "runs tried", *head), tuple(rows))
+    return Grid(("what", "runs tried", *head), rows)
 
 
 def _title(name: str, method: str) -> str:
@@ -178,12 +177,12 @@ def _title(name: str, method: str) -> str:
     return known[method].title
 
 
-def _name(cell: Cell, standing: Standing | None, notes: Notes) -> Field:
-    return Field(_title(cell.table, cell.method), notes.numbers([standing]))
+def _name(cell: Cell, standing: Standing | None, notes: Notes) -> str:
+    return _title(cell.table, cell.method) + notes.of([standing])
 
 
-def _seeds(standing: Standing | None) -> Field:
-    return Field(", ".join(map(str, standing.entries))) if standing else NOTHING
+def _seeds(standing: Standing | None) -> str:
+    return ", ".join(map(str, standing.entries)) if standing else NOTHING
 
 
 def _count(values: Sequence[float]) -> str:

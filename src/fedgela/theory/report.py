@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgela.files import write_atomically, write_json
-from fedgela.inspection_report import Grid
+from fedgela.grids import Grid
 from fedgela.theory.bounds import Terms
 from fedgela.theory.checks import AdaptedStructure, Convergence, Lemmas, Report
 from fedgela.theory.convergence import Check, Global, rounds_until_false
@@ -39,7 +39,6 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
         for row in found.rows
     ]
     lemmas = Grid(
-        "Lemmas 1 and 2: the layer-peeled model, distance from the ETF",
         ("", "cos W", "cos H", "lengths", "h = w", "NC1", "loss", "ETF's", "residual"),
         rows,
         f"C = {s.C}, d = {s.d}, E_W = {s.E_W:g}, E_H = {s.E_H:g}. cos: largest |cos + 1/(C-1)|; lengths: "
@@ -47,10 +46,10 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
         f"the class mean; ETF's: log(1 + (C-1) exp(-C/(C-1) sqrt(E_W E_H))). Imbalanced: "
         f"{', '.join(map(str, s.counts))} samples. residual: the longest step that projected gradient would "
         "still make.",
+        title="Lemmas 1 and 2: the layer-peeled model, distance from the ETF",
     )
     ratios = found.collapse[0].ratios
     collapse = Grid(
-        "Minority collapse: mean angle in degrees between minority classifier vectors",
         ("imbalance R", *(f"W learnt, E_W = {c.E_W:g}" for c in found.collapse), "W = ETF (features)"),
         [
             [f"{R:g}", *(f"{c.minority[i]:.2f}" for c in found.collapse), _fixed(found, i)]
@@ -59,6 +58,7 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
         f"{s.majority} classes with R samples for every one of the other {s.C - s.majority}; the ETF's angle "
         f"is {math.degrees(math.acos(-1 / (s.C - 1))):.2f}. residual at most "
         f"{max(c.residual for c in found.collapse):.0e}.",
+        title="Minority collapse: mean angle in degrees between minority classifier vectors",
     )
     return [lemmas, collapse]
 
@@ -83,17 +83,17 @@ def structure_grids(found: AdaptedStructure) -> list[Grid]:
         for x in found.spreads
     ]
     spreads = Grid(
-        f"Adapted structure: angle in degrees between the features of a client's m of {s.C} classes",
         ("m", "FedGE", "ETF", "FedGELA, Eq. 5", "predicted", "FedGELA, all classes", "predicted"),
         rows,
         f"E_W = {s.E_W:g}, equal shares. Eq. 5 sums over the classes present, predicted arccos(-1/(m-1)); "
         "'all classes' has missing ones at logit 0, where they hold the others back, the more so the larger "
         f"E_W is. residual at most {max(x.residual for x in found.spreads):.0e}.",
+        title=f"Adapted structure: angle in degrees between the features of a client's m of {s.C} classes",
     )
     drawn = Grid(
-        "Three classes, as drawn: share of all directions that a class wins",
         ("client", "class 1", "class 2", "class 3"),
         [[p.title, *(f"{share:.1%}" for share in p.share)] for p in found.planes],
+        title="Three classes, as drawn: share of all directions that a class wins",
     )
     return [spreads, drawn]
 
@@ -116,7 +116,6 @@ def constants_grid(found: Convergence) -> Grid:
         ("F(limit) - F(W*)", [m.floor for m, _ in cs]),
     ]
     return Grid(
-        "The strongly convex problem: its constants",
         ("", *(m.name for m, _ in cs)),
         [[name, *(f"{v:.4g}" for v in values)] for name, values in lines],
         f"digits in {s.p} dimensions, {s.clients} clients by {s.partition}, d = {s.d}, E_W = {s.E_W:g}, mu = "
@@ -125,6 +124,7 @@ def constants_grid(found: Convergence) -> Grid:
         "weight of |H|^2 / 2; sigma and G are the largest on the steps of the run's watched rounds, each by "
         "enumerating all samples; optima by Newton's method. limit: the minimum of sum_k p_k F_k(H; Phi_k "
         "W).",
+        title="The strongly convex problem: its constants",
     )
 
 
@@ -138,11 +138,11 @@ def B_grid(found: Convergence) -> Grid:
         ):
             rows.append([f"{c.method.name}, {name}", *_B_cells(b)])
     return Grid(
-        "B by its terms",
         ("", "sum p_k^2 sigma^2", "sum p_k |Phi_k W - W|", "6 L Gamma_1", "8 (E-1)^2 G^2", "B"),
         rows,
         "Li et al. have Gamma for Gamma_1 and no adaptation term; Theorem 3's G is 2 sum_k p_k E|grad "
         "F_k(W_k*)|^2.",
+        title="B by its terms",
     )
 
 
@@ -161,13 +161,13 @@ def theorem_1_grid(check: Check) -> Grid:
             f"T = {rounds_until_false(g, check.method.floor):.3g} on."
         )
     return Grid(
-        f"Theorem 1, {check.method.name}: E F(W_g) - F(W*) by round",
         ("round", "measured", "Theorem 1's bound", "measured, own objective", "Li et al.'s bound"),
         [
             [str(r), f"{g.gap[r]:.5f}", f"{g.bound[r]:.4g}", f"{g.own_gap[r]:.5f}", f"{g.bound_li[r]:.4g}"]
             for r in rounds
         ],
         note,
+        title=f"Theorem 1, {check.method.name}: E F(W_g) - F(W*) by round",
     )
 
 
@@ -178,11 +178,11 @@ def theorem_3_grid(found: Convergence) -> Grid:
         ends = (g.gap[0], g.gap[-1], g.bound[0], g.bound[-1])
         rows.append([c.method.name, *(f"{v:.6g}" for v in ends), _held(g)])
     return Grid(
-        "Theorem 3: E F(W_g) - F(W*), with its own gamma and steps",
         ("", "measured, start", "measured, end", "bound, start", "bound, end", "held"),
         rows,
         "k, which the paper does not define, is mu/2, the best there is. The steps are so small that nothing "
         "moves.",
+        title="Theorem 3: E F(W_g) - F(W*), with its own gamma and steps",
     )
 
 
@@ -205,12 +205,12 @@ def local_grid(found: Convergence) -> Grid:
                 ]
             )
     return Grid(
-        "Theorems 2 and 4: the local loss",
         ("", "measured, last", "bound, last", "least slack", "held", "held by the proof's terms"),
         rows,
         "Means over clients; pairs of (round, client). Theorem 2: E F_k^((t+1)E); Theorem 4: F_k - F_k*. The "
         "proof's terms: |F_k before - after aggregation| for Theorem 2's Gamma_1; F_k(W*) - F_k* and "
         "L |Phi_k W - W| in Theorem 4's D.",
+        title="Theorems 2 and 4: the local loss",
     )
 
 

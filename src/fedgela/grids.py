@@ -1,0 +1,116 @@
+"""Tables of texts: as plain text, Markdown, HTML, and for a terminal."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from fedgela.html_page import escape, paragraph
+
+# Its text, or text with a mark: ("94.08", "best"). In HTML any mark is a class; plain text and Markdown show
+# the best and the second only. In text an empty mark takes the room of one, so that numbers stay in line.
+Cell = str | tuple[str, str]
+
+_IN_TEXT = {"best": "*", "second": "_", "": " "}
+_IN_MARKDOWN = {"best": ("**", "**"), "second": ("<u>", "</u>")}
+# marks must not be by looks alone: bold and underline are elements, with a word for those who listen
+_IN_HTML = {
+    "best": ("<strong>", '</strong><span class="hidden"> (best)</span>'),
+    "second": ("<u>", '</u><span class="hidden"> (second best)</span>'),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The first column names the rows and is to the left; all others are to the right, but in HTML those of
+    cells marked "words"."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    title: str = ""
+    sortable: bool = False  # in a page with a script for it
+
+    def to_text(self) -> str:
+        lines = padded([self.head, *(list(map(_text, row)) for row in self.rows)])
+        rule = "  ".join("-" * len(cell) for cell in lines[0])
+        shown = ["  ".join(line).rstrip() for line in lines]
+        above = [self.title] if self.title else []
+        return "\n".join([*above, shown[0], rule, *shown[1:], *textwrap.wrap(self.note, 100)])
+
+    def to_markdown(self, aligned: bool = False) -> str:
+        """Head and rows; `aligned` is for those who read it as text as well."""
+        lines = [list(map(_markdown, row)) for row in (self.head, *self.rows)]
+        rule = ["---"] * len(self.head)
+        if aligned:
+            lines = padded(lines)
+            rule = ["-" * (len(cell) + 1) + ":" for cell in lines[0]]
+            rule[0] = rule[0][::-1]
+        shown = [f"| {' | '.join(line)} |" for line in lines]
+        return "\n".join([shown[0], f"|{'|'.join(rule)}|", *shown[1:]])
+
+    def to_html(self, inline: Callable[[str], str] = escape) -> str:
+        """`inline` makes HTML of a text."""
+        words = {i for row in self.rows for i, cell in enumerate(row) if _mark(cell) == "words"}
+        head = "".join(
+            f'<th scope="col"{_class("words" if i in words else "")}>{inline(name)}</th>'
+            for i, name in enumerate(self.head)
+        )
+        body = "\n".join(
+            f'<tr><th scope="row">{inline(_plain(row[0]))}</th>'
+            + "".join(_html(cell, inline) for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        kind = _class("sortable" if self.sortable else "")
+        caption = f"<caption>{inline(self.title)}</caption>" if self.title else ""
+        return (
+            f'<div class="scroll" tabindex="0"><table{kind}>{caption}\n<thead><tr>{head}</tr></thead>\n'
+            f"<tbody>\n{body}\n</tbody></table></div>\n{paragraph(self.note, 'note') if self.note else ''}"
+        )
+
+    def to_rich(self) -> Table:
+        table = Table(title=Text(self.title), title_justify="left")
+        table.caption, table.caption_justify = Text(self.note) if self.note else None, "left"
+        for i, name in enumerate(self.head):
+            table.add_column(Text(name), justify="right" if i else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(_text(cell)) for cell in row))
+        return table
+
+
+def padded(lines: Sequence[Sequence[str]], others: Callable[[str, int], str] = str.rjust) -> list[list[str]]:
+    """Cells as wide as their columns: the first to the left, `others` to the right unless told otherwise."""
+    columns = []
+    for i, column in enumerate(zip(*lines, strict=True)):
+        width = max(map(len, column))
+        columns.append([others(cell, width) if i else cell.ljust(width) for cell in column])
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def _plain(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def _mark(cell: Cell) -> str:
+    return "" if isinstance(cell, str) else cell[1]
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0] + _IN_TEXT.get(cell[1], "")
+
+
+def _markdown(cell: Cell) -> str:
+    before, after = _IN_MARKDOWN.get(_mark(cell), ("", ""))
+    return before + _plain(cell).replace("|", "\\|") + after
+
+
+def _html(cell: Cell, inline: Callable[[str], str]) -> str:
+    before, after = _IN_HTML.get(_mark(cell), ("", ""))
+    return f"<td{_class(_mark(cell))}>{before}{inline(_plain(cell))}{after}</td>"
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""

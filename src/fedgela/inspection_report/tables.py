@@ -1,0 +1,89 @@
+"""An inspection's tables: its clients, and their samples by class."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedgela.grids import Grid
+from fedgela.inspection import Inspection
+
+LISTED = 20  # clients in the text; of more, the WORST and a summary
+WORST = 10
+COUNTED = (20, 12)  # clients and classes up to which the text has their counts
+
+
+def clients_grid(found: Inspection, listed: int = LISTED) -> Grid:
+    head: tuple[str, ...] = (
+        "client",
+        "samples",
+        "classes",
+        "missing",
+        "imbalance",
+        "test",
+        "cost",
+        "too small",
+    )
+    if not found.too_small.any():
+        head = head[:-1]
+    if found.clients <= listed:
+        rows = [_client_row(found, k)[: len(head)] for k in range(found.clients)]
+        return Grid(head, rows, _legend(found), "Clients")
+    order = np.lexsort((found.samples, -found.cost))[:WORST]
+    rows = [_client_row(found, k)[: len(head)] for k in order.tolist()]
+    columns = (found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost)
+    for name, q in (("least", 0.0), ("median", 0.5), ("most", 1.0)):
+        rows.append((name, *_cells(*(_quantile(column, q) for column in columns)), "")[: len(head)])
+    title = f"Clients: the {WORST} with the highest cost, and all {found.clients:,} in summary"
+    return Grid(head, rows, _legend(found), title)
+
+
+def label(found: Inspection, k: int) -> str:
+    """A client's number, with its name or id where that says more."""
+    name = found.client_names[k] if found.client_names else ""
+    name = name if len(name) <= 24 else name[:23] + "…"
+    return f"{k} {name}" if name else str(k)
+
+
+def _client_row(found: Inspection, k: int) -> tuple[str, ...]:
+    values = (found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost)
+    mark = "no samples" if found.samples[k] == 0 else "< batch" if found.too_small[k] else ""
+    return (label(found, k), *_cells(*(float(column[k]) for column in values)), mark)
+
+
+def _cells(
+    samples: float, held: float, missing: float, imbalance: float, test: float, cost: float
+) -> list[str]:
+    ratio = "-" if math.isnan(imbalance) else f"{imbalance:,.1f}"
+    return [f"{samples:,.0f}", f"{held:.0f}", f"{missing:.0%}", ratio, f"{test:,.0f}", f"{cost:.2f}"]
+
+
+def _quantile(column: Any, q: float) -> float:
+    kept = column[~np.isnan(column)]
+    return float(np.quantile(kept, q)) if len(kept) else math.nan
+
+
+def _legend(found: Inspection) -> str:
+    whose = (
+        "" if found.own_method else f" (FedGELA's defaults: {found.experiment.algorithm.name} adapts no ETF)"
+    )
+    return (
+        "missing: share of all classes; imbalance: largest over smallest class the client has; cost: "
+        f"||Phi_k W - W|| with phi = {found.method.phi}, E_W = {found.method.E_W:g}{whose}, "
+        f"to compare with ||W|| = {found.W_norm:.2f}"
+    )
+
+
+def counts_grid(found: Inspection) -> Grid | None:
+    """Training samples by client and class, where that is small enough to read."""
+    if found.clients > COUNTED[0] or found.classes > COUNTED[1]:
+        return None
+    names = [name if len(name) <= 12 else name[:11] + "…" for name in found.class_names]
+    rows = [
+        (label(found, k), *(str(n) if n else "." for n in row))
+        for k, row in enumerate(found.train_counts.tolist())
+    ]
+    total = ("all", *map(str, found.train_counts.sum(axis=0).tolist()))
+    tested = ("test", *map(str, found.test_counts.sum(axis=0).tolist()))
+    title = "Training samples by client and class"
+    return Grid(("client", *names), [*rows, total, tested], title=title)

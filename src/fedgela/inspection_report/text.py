@@ -1,0 +1,106 @@
+"""An inspection in words and tables."""
+
+from collections.abc import Sequence
+
+from fedgela.grids import Grid
+from fedgela.inspection import Inspection
+from fedgela.inspection_report.tables import clients_grid, counts_grid
+
+SOURCE = "a rule of thumb from the validation figures of docs/fedgela.md"
+
+
+def heading(found: Inspection) -> str:
+    e = found.experiment
+    return (
+        f"{found.name}: {found.classes} classes, {found.clients:,} clients by {e.partition} "
+        f"(seed {e.partition_seed}), {found.samples.sum():,} training and "
+        f"{found.test_samples.sum():,} test samples"
+        + (f" ({e.validation:g} held out to stand in for the test sets)" if e.validation else "")
+    )
+
+
+def findings(found: Inspection) -> list[tuple[str, str]]:
+    """The federation as a whole, as pairs of a name and what was found."""
+    d = found.duplicates
+    cells = f"{found.missing_cells:.1%} of {found.clients * found.classes:,} (client, class) cells"
+    if found.disjoint_cells != found.missing_cells:
+        cells += f"; {found.disjoint_cells:.1%} among training clients and classes that somebody has"
+    small = int(found.too_small.sum())
+    same = f", {d.test_in_train_of_same_client:,} of them by the same client" if d.test_in_train else ""
+    return [
+        ("missing", cells),
+        (
+            "class imbalance",
+            f"{found.class_imbalance:,.1f}, largest over smallest class of all training samples",
+        ),
+        (
+            "too small for a batch",
+            f"{small:,} of {found.clients:,} clients (batch_size {found.experiment.batch_size})",
+        ),
+        ("only in a test set", _classes(found, found.only_in_test)),
+        ("nowhere", _classes(found, found.nowhere)),
+        (
+            "test samples also trained on",
+            f"{d.test_in_train:,}{same}{_examples('test', 'train', d.examples_test_in_train)}",
+        ),
+        (
+            "samples of several clients",
+            f"{d.across_clients:,}{_examples('train', 'train', d.examples_across_clients)}",
+        ),
+        (
+            "samples twice on a client",
+            f"{d.within_client:,}{_examples('train', 'train', d.examples_within_client)}",
+        ),
+        ("equal samples with other labels", f"{d.conflicting:,}"),
+    ]
+
+
+def _classes(found: Inspection, classes: list[int]) -> str:
+    if not classes:
+        return "no class"
+    shown = ", ".join(found.class_names[c] for c in classes[:10])
+    return f"{len(classes)}: {shown}" + (", ..." if len(classes) > 10 else "")
+
+
+def _examples(left: str, right: str, pairs: Sequence[tuple[int, int]]) -> str:
+    if not pairs:
+        return ""
+    return (
+        " ("
+        + ", ".join(f"{left} {i} = {right} {j}" for i, j in pairs[:3])
+        + (", ...)" if len(pairs) > 3 else ")")
+    )
+
+
+def verdict(found: Inspection) -> str:
+    advice = found.advice
+    settings = ", ".join(
+        f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value:g}"
+        for key, value in advice.settings.items()
+    )
+    fit = f" with {settings}" if settings else ""
+    return f"FedGELA is {advice.verdict} to help{fit}: {advice.reason} ({SOURCE})".replace(
+        "is perhaps to help", "may help"
+    )
+
+
+def blocks(found: Inspection) -> list[str | Grid]:
+    """The report in order: lines and tables."""
+    counts = counts_grid(found)
+    pairs = findings(found)
+    width = max(len(name) for name, _ in pairs)
+    lines = "\n".join(f"{name.ljust(width)}  {value}" for name, value in pairs)
+    notes = "\n".join(f"note: {line}" for line in found.advice.warnings)
+    parts: list[str | Grid | None] = [
+        heading(found),
+        clients_grid(found),
+        counts,
+        lines,
+        verdict(found),
+        notes,
+    ]
+    return [part for part in parts if part]
+
+
+def to_text(found: Inspection) -> str:
+    return "\n\n".join(b if isinstance(b, str) else b.to_text() for b in blocks(found)) + "\n"

@@ -1,0 +1,70 @@
+"""A table says the same as text, Markdown, HTML and in a terminal."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from fedgela.grids import Grid, padded
+
+GRID = Grid(
+    ("method", "GA", "what"),
+    [("fedavg", ("9.5", "second"), "a|b"), ("fedgela", ("10.25", "best"), "<b>"), ("none", ("-", ""), "")],
+    "percent",
+    "Results",
+)
+
+
+def test_text_has_names_to_the_left_and_numbers_in_line() -> None:
+    assert GRID.to_text().splitlines() == [
+        "Results",
+        "method       GA  what",
+        "-------  ------  ----",
+        "fedavg     9.5_   a|b",
+        "fedgela  10.25*   <b>",
+        "none         -",
+        "percent",
+    ]
+
+
+def test_markdown_keeps_a_bar_within_its_cell() -> None:
+    assert GRID.to_markdown().splitlines() == [
+        "| method | GA | what |",
+        "|---|---|---|",
+        "| fedavg | <u>9.5</u> | a\\|b |",
+        "| fedgela | **10.25** | <b> |",
+        "| none | - |  |",
+    ]
+
+
+def test_aligned_markdown_is_read_as_text_as_well() -> None:
+    assert Grid(("engine", "s"), [("plain", "10"), ("flower", "9")]).to_markdown(
+        aligned=True
+    ).splitlines() == [
+        "| engine |  s |",
+        "|:-------|---:|",
+        "| plain  | 10 |",
+        "| flower |  9 |",
+    ]
+
+
+def test_html_escapes_texts_and_says_marks_in_words() -> None:
+    html = GRID.to_html()
+    assert '<td class="best"><strong>10.25</strong><span class="hidden"> (best)</span></td>' in html
+    assert "<td>&lt;b&gt;</td>" in html and '<th scope="row">none</th><td>-</td><td></td>' in html
+    assert "<caption>Results</caption>" in html and '<p class="note">percent</p>' in html
+
+
+def test_a_column_of_words_has_its_head_with_them() -> None:
+    html = Grid(("site", "fault"), [("Bergen", ("it did not answer", "words"))]).to_html()
+    assert '<th scope="col" class="words">fault</th>' in html
+    assert '<td class="words">it did not answer</td>' in html
+
+
+def test_a_terminal_has_texts_as_they_are() -> None:
+    out = StringIO()
+    Console(file=out, width=60).print(Grid(("name", "n"), [("[red]", "1")], title="[bold]").to_rich())
+    assert "[red]" in out.getvalue() and "[bold]" in out.getvalue()
+
+
+def test_all_columns_may_be_to_the_left() -> None:
+    assert padded([("a", "bb"), ("ccc", "d")], str.ljust) == [["a  ", "bb"], ["ccc", "d "]]
