@@ -334,6 +334,10 @@ def test_server_momentum_moves_parameters_by_hand_written_fedavgm(
             assert torch.equal(progress.server.model[name], averages[-1][name])  # only averaged
 
 
+def test_a_server_rate_alone_keeps_nothing_between_rounds(npz: Path) -> None:
+    assert play(serve(tiny(npz, algorithm="fedavg", server_lr=0.5)))[0].server.private == {}
+
+
 def test_a_server_rate_of_one_without_momentum_is_plain_averaging(npz: Path) -> None:
     progress, _ = play(serve(tiny(npz, algorithm="fedavg")))
     assert progress.server.private == {}

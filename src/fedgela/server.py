@@ -258,10 +258,11 @@ class Server:
             parameters = {name for name, _ in self.net.named_parameters()}
             for name in parameters & updates[0].model.keys():
                 change = before.model[name] - after.model[name]
-                held = before.private.get(f"momentum/{name}")
-                if held is not None:
-                    change = e.server_momentum * held + change
-                after.private[f"momentum/{name}"] = change
+                if e.server_momentum > 0:
+                    held = before.private.get(f"momentum/{name}")
+                    if held is not None:
+                        change = e.server_momentum * held + change
+                    after.private[f"momentum/{name}"] = change
                 after.model[name] = before.model[name] - e.server_lr * change
         progress.server = after
 

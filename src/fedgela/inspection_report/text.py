@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from fedgela.data.dataset import printable
 from fedgela.grids import Grid
 from fedgela.inspection import Inspection
 from fedgela.inspection_report.tables import clients_grid, counts_grid
 
-SOURCE = "a rule of thumb from the validation figures of docs/fedgela.md"
+SOURCE = "a rule of thumb from the figures of docs/fedgela.md"
 
 
 def heading(found: Inspection) -> str:
@@ -27,7 +28,9 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
         cells += f"; {found.disjoint_cells:.1%} among training clients and classes that somebody has"
     small = int(found.too_small.sum())
     same = f", {d.test_in_train_of_same_client:,} of them by the same client" if d.test_in_train else ""
+    columns = ", ".join(map(printable, found.data.feature_names))
     return [
+        *([("features", columns)] if columns else []),
         ("missing", cells),
         (
             "class imbalance",
