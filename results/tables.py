@@ -261,6 +261,30 @@ def measured() -> list[str]:
     return lines
 
 
+def phi_forms() -> list[str]:
+    """GA and local accuracy of FedGELA's forms of Phi, and of FedAvg beside them, by data and split."""
+    rows = _data("sweeps/phi-forms")["rows"]
+    methods = list(dict.fromkeys(row["method"] for row in rows if row["method"] != "fedge"))
+    places = dict.fromkeys((row["settings"]["dataset"], row["settings"]["partition"]) for row in rows)
+    lines = [
+        "| data, split | seeds | " + " | ".join(f"{method}: GA, local" for method in methods) + " |",
+        "|---" * (len(methods) + 2) + "|",
+    ]
+    for dataset, partition in sorted(places):
+        found = {
+            row["method"]: row
+            for row in rows
+            if (row["settings"]["dataset"], row["settings"]["partition"]) == (dataset, partition)
+        }
+        cells = [
+            f"{statistics.fmean(row['GA']):.1f} ± {statistics.stdev(row['GA']):.1f}, {row['local_mean']:.1f}"
+            for row in (found[method] for method in methods)
+        ]
+        seeds = len(found[methods[0]]["seeds"])
+        lines.append(f"| {dataset}, `{partition}` | {seeds} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def alignment() -> list[str]:
     """Mean cosine of clients' features with their class's vector, by the class's share of them; and GA."""
     found = _data("alignment")
@@ -297,6 +321,7 @@ def render(marker: str) -> list[str]:
         "growth": growth,
         "keys": keys,
         "measured": measured,
+        "phi-forms": phi_forms,
         "precision": precision,
     }
     if name in whole:
