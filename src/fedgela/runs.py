@@ -113,7 +113,7 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
         hint = "; of a comparison or a search, repeat the command: it goes on" if several else ""
         raise UserError(f"{path}: there is no run in this folder (no {CONFIG}){hint}")
     with folder.locked():
-        result = folder.result()
+        result = folder.sound_result()
         held = folder.experiment()
         if result is not None:
             listener.note("this run is finished")
@@ -167,7 +167,7 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
     if not held.exists():
         return run(experiment, folder, listener)
     check_same(experiment, held)
-    result = held.result()
+    result = held.sound_result()
     return result if result is not None else resume(folder, listener, experiment.tensorboard or None)
 
 
