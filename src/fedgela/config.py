@@ -283,7 +283,7 @@ def _shown(value: object) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with a BOM, or without
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
