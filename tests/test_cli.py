@@ -243,6 +243,17 @@ def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) 
     assert "\x1b" not in out  # no terminal, no colours
 
 
+def test_a_run_that_diverged_says_so_at_its_end(command: Cli, config: Path) -> None:
+    table = "†: the training loss became infinite or NaN"
+    diverging = ("run", config, "--lr", "1e20", "--algorithm", "fedavg", "--rounds", 2)
+    _, out, _ = command(*diverging, "--out", "one")
+    assert re.search(rf"^GA †  best .*\n(.*\n)*{table} \(round 1\)\nwritten to one$", out, re.MULTILINE)
+    assert f"{table} (round 1)" in command("resume", "one")[1]
+    _, out, _ = command(*diverging, "--out", "two", "--seeds", "3,4")
+    assert f"{table} (seed 3 in round 1, seed 4 in round 1)" in out
+    assert "†" not in command("run", config, "--out", "sound", "--rounds", 1)[1]
+
+
 def test_fedavg_shows_no_pa_before_fine_tuning(command: Cli, config: Path) -> None:
     _, out, _ = command("run", config, "--out", "out", "--algorithm", "fedavg", "--rounds", "1")
     first = out.splitlines()[0]

@@ -166,6 +166,8 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:
+    from fedgela.tables import DIVERGED, Row
+
     several = "seeds" in result
     for name in ("GA", "GA_balanced", "PA", "PA_balanced", "PA_finetuned", "GA_locals"):
         # the mean over classes is told where it is another story than the mean over samples
@@ -178,5 +180,8 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
             parts.append(f"over {len(result['seeds'])} seeds")
         else:
             parts = [f"{w} {r[w]:.2f} (round {r[w + '_round']})" for w in ("best", "last")]
-        print("  ".join([name, *parts]))
+        print("  ".join([f"{name} †" if lost else name, *parts]))
+    if lost:
+        rounds = [f"seed {seed} in round {n}" if several else f"round {n}" for seed, n in lost.items()]
+        print(f"{DIVERGED} ({', '.join(rounds)})")
     print(f"written to {out}")
