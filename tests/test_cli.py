@@ -337,8 +337,11 @@ def test_a_terminal_shows_a_bar(config: Path, tmp_path: Path) -> None:
     assert "round 3/3" not in text
 
 
-def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
-    config = write_config(npz, tmp_path / "long.toml", rounds=100_000)
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_say_how_to_go_on(npz: Path, tmp_path: Path, sign: signal.Signals) -> None:
+    """Both go to every process of a group, by a terminal and by Slurm: to workers as well."""
+    workers = {"engine": "lanes", "lanes": 2, "width": 1}
+    config = write_config(npz, tmp_path / "long.toml", rounds=100_000, **workers)
     process = subprocess.Popen(
         [sys.executable, "-m", "fedgela.cli", "run", str(config), "--out", str(tmp_path / "out")],
         stdout=subprocess.DEVNULL,
@@ -353,15 +356,15 @@ def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
             time.sleep(0.01)
         # as a user would: again, where Python lost the first one inside a destructor
         for _ in range(10):
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, sign)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=3)
                 break
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode in (130, -signal.SIGINT)  # the latter where it was told twice
-    assert "fedgela resume" in err
+    assert process.returncode in (128 + sign, -sign)  # the latter where it was told twice
+    assert f"fedgela: interrupted; 'fedgela resume {tmp_path / 'out'}' goes on" in err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedgela.errors import UserError
 from fedgela.files import write_atomically
 from fedgela.paper import Cell, distinct, find_cell
-from fedgela.progress import SAME_COMMAND, View, make_view
+from fedgela.progress import SAME_COMMAND, View, training_view
 from fedgela.reproduce.adding import gather
 from fedgela.reproduce.budget import Budget
 from fedgela.reproduce.document import to_html, to_markdown
@@ -56,7 +56,7 @@ def run(
     tasks: Sequence[Task], out: Path, ledger: Path, budget: float | None, variant: str | None
 ) -> tuple[Outcome, list[str]]:
     read_ledger(ledger)  # a damaged one is told before hours of training
-    with make_view(Console(), len(tasks)) as view:
+    with training_view(Console(), len(tasks)) as view:
         view.goes_on = SAME_COMMAND
         outcome = run_tasks(tasks, out, ledger, view, Budget(budget), variant)
     lines = []
