@@ -107,6 +107,11 @@ MISTAKES = {
     ),
     "config is a table": (["a.parquet"], r"is no config in TOML; data is given by --dataset a\.parquet"),
     "config is a data set's name": (["digits"], r"is no config in TOML; data is given by --dataset digits"),
+    "nothing near": (["--set", "foo=3"], r"no key 'foo'$"),
+    "another method's key": (
+        ["--set", "algorithm.mu=3"],
+        r"no key 'algorithm\.mu' of fedgela, only of fedprox, moon; fedgela has etf, adapt, E_W, ",
+    ),
     "no data set": (["--dataset", "dgits"], r"'dgits' is no data set's name.*did you mean 'digits'"),
     "no data file": (["--dataset", "a.npz"], r"there is no file a\.npz"),
     "unknown method": (["--algorithm", "fedgla"], r"no method 'fedgla' \(did you mean 'fedgela'\?\)"),
@@ -347,6 +352,7 @@ def test_ctrl_c_and_sigterm_say_how_to_go_on(npz: Path, tmp_path: Path, sign: si
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         # a shell's background jobs, and all that they start, are deaf to it
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
