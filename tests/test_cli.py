@@ -100,7 +100,18 @@ MISTAKES = {
     "more sampled than by default": (["--sample", "11"], r"sample: 11 clients a round are more than all 10"),
     "negative learning rate": (["--lr", "-1"], r"lr: should be greater than 0, not -1\.0"),
     "no config file": (["nowhere.toml"], r"there is no config file nowhere\.toml"),
-    "config is a folder": (["."], r"cannot be read"),
+    "config is a folder": (["."], r"\.: is no config in TOML; data is given by --dataset \."),
+    "config is an archive": (
+        ["a/b.npz"],
+        r"b\.npz: is no config in TOML; data is given by --dataset a/b\.npz",
+    ),
+    "config is a table": (["a.parquet"], r"is no config in TOML; data is given by --dataset a\.parquet"),
+    "config is a data set's name": (["digits"], r"is no config in TOML; data is given by --dataset digits"),
+    "nothing near": (["--set", "foo=3"], r"no key 'foo'$"),
+    "another method's key": (
+        ["--set", "algorithm.mu=3"],
+        r"no key 'algorithm\.mu' of fedgela, only of fedprox, moon; fedgela has etf, adapt, E_W, ",
+    ),
     "no data set": (["--dataset", "dgits"], r"'dgits' is no data set's name.*did you mean 'digits'"),
     "no data file": (["--dataset", "a.npz"], r"there is no file a\.npz"),
     "unknown method": (["--algorithm", "fedgla"], r"no method 'fedgla' \(did you mean 'fedgela'\?\)"),
@@ -237,6 +248,17 @@ def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) 
     assert "\x1b" not in out  # no terminal, no colours
 
 
+def test_a_run_that_diverged_says_so_at_its_end(command: Cli, config: Path) -> None:
+    table = "†: the training loss became infinite or NaN"
+    diverging = ("run", config, "--lr", "1e20", "--algorithm", "fedavg", "--rounds", 2)
+    _, out, _ = command(*diverging, "--out", "one")
+    assert re.search(rf"^GA †  best .*\n(.*\n)*{table} \(round 1\)\nwritten to one$", out, re.MULTILINE)
+    assert f"{table} (round 1)" in command("resume", "one")[1]
+    _, out, _ = command(*diverging, "--out", "two", "--seeds", "3,4")
+    assert f"{table} (seed 3 in round 1, seed 4 in round 1)" in out
+    assert "†" not in command("run", config, "--out", "sound", "--rounds", 1)[1]
+
+
 def test_fedavg_shows_no_pa_before_fine_tuning(command: Cli, config: Path) -> None:
     _, out, _ = command("run", config, "--out", "out", "--algorithm", "fedavg", "--rounds", "1")
     first = out.splitlines()[0]
@@ -320,13 +342,17 @@ def test_a_terminal_shows_a_bar(config: Path, tmp_path: Path) -> None:
     assert "round 3/3" not in text
 
 
-def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
-    config = write_config(npz, tmp_path / "long.toml", rounds=100_000)
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_say_how_to_go_on(npz: Path, tmp_path: Path, sign: signal.Signals) -> None:
+    """Both go to every process of a group, by a terminal and by Slurm: to workers as well."""
+    workers = {"engine": "lanes", "lanes": 2, "width": 1}
+    config = write_config(npz, tmp_path / "long.toml", rounds=100_000, **workers)
     process = subprocess.Popen(
         [sys.executable, "-m", "fedgela.cli", "run", str(config), "--out", str(tmp_path / "out")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         # a shell's background jobs, and all that they start, are deaf to it
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
@@ -336,15 +362,15 @@ def test_ctrl_c_says_how_to_go_on(npz: Path, tmp_path: Path) -> None:
             time.sleep(0.01)
         # as a user would: again, where Python lost the first one inside a destructor
         for _ in range(10):
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, sign)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=3)
                 break
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode in (130, -signal.SIGINT)  # the latter where it was told twice
-    assert "fedgela resume" in err
+    assert process.returncode in (128 + sign, -sign)  # the latter where it was told twice
+    assert f"fedgela: interrupted; 'fedgela resume {tmp_path / 'out'}' goes on" in err
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,11 @@ def test_with_changes_some_values_and_checks_them() -> None:
 
 def test_a_config_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('rounds = 3\n[algorithm]\nname = "fedavg"\n')
-    assert read_toml(tmp_path / "a.toml") == {"rounds": 3, "algorithm": {"name": "fedavg"}}
+    held = {"rounds": 3, "algorithm": {"name": "fedavg"}}
+    assert read_toml(tmp_path / "a.toml") == held
+    windows = (tmp_path / "a.toml").read_text().replace("\n", "\r\n").encode("utf-8-sig")
+    (tmp_path / "b.toml").write_bytes(windows)
+    assert read_toml(tmp_path / "b.toml") == held
 
 
 def test_unreadable_config_files_are_named(tmp_path: Path) -> None:

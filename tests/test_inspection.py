@@ -239,8 +239,16 @@ def test_settings_that_do_not_fit_are_named() -> None:
     found = looked_at([[5, 0, 0], [0, 3, 0], [0, 0, 5]], projection=2, batch_size=4, sample=1)
     notes = "\n".join(found.advice.warnings)
     assert "projection = 2 is too small for an ETF: at least 3" in notes
-    assert "1 of 3 clients hold less than one batch of 4: batch_size = 3" in notes
+    # one small client is no reason for small batches everywhere
+    assert "1 of 3 clients hold less than one batch of 4, and train on one batch of all they have\n" in notes
     assert "a class has no client in 67% of rounds" in notes
+
+
+def test_the_batch_that_is_advised_fits_half_of_the_clients() -> None:
+    found = looked_at([[1, 0], [0, 7], [9, 0], [0, 20]], batch_size=10)
+    (line,) = (line for line in found.advice.warnings if "batch" in line)
+    assert line.startswith("3 of 4 clients hold less than one batch of 10")
+    assert line.endswith("batch_size = 8 would fit half of all clients")
 
 
 # -- text, JSON, pictures --------------------------------------------------------------------------

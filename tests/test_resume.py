@@ -431,6 +431,12 @@ def test_a_damaged_config_or_result_is_named(npz: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result.json: cannot be read"):
         runs.resume(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    for go_on in (runs.resume, lambda folder: runs.run_or_resume(tiny(npz), folder)):
+        with pytest.raises(
+            UserError, match=r"result.json: has neither GA nor PA\ndelete it, and 'fedgela res"
+        ):
+            go_on(tmp_path)
     (tmp_path / "result.json").unlink()
     (tmp_path / "config.toml").write_text("rounds = ")
     with pytest.raises(UserError, match=r"config.toml: not valid TOML"):

@@ -126,6 +126,29 @@ def test_a_run_that_diverges_goes_on_and_says_so(npz: Path, tmp_path: Path) -> N
     assert result["GA"]["last"] is not None
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"min_samples": 16}, "min_samples = 16 does nothing: it is for dirichlet, and classes:2 leaves"),
+        ({"min_samples": 1}, None),  # all of them have it
+        ({"min_samples": 0}, None),
+        ({"partition": "dirichlet:5", "min_samples": 6}, None),
+        (
+            {"pretrained": False},
+            "pretrained = false does nothing: it is for models of the hub, and tiny-cnn is",
+        ),
+        ({"batch_size": 61}, "no client has a batch of 61, the largest has "),
+    ],
+)
+def test_what_does_nothing_is_told(
+    npz: Path, tmp_path: Path, changes: dict[str, Any], said: str | None
+) -> None:
+    listener = Notes()
+    runs.run(tiny(npz, rounds=1, **changes), tmp_path, listener)
+    assert len(listener.notes) == (said is not None)
+    assert not said or listener.notes[0].startswith(said)
+
+
 def test_a_method_that_shares_more_than_weights_says_so(npz: Path, tmp_path: Path) -> None:
     silent, telling = Notes(), Notes()
     runs.run(tiny(npz), tmp_path / "a", silent)

@@ -246,31 +246,41 @@ def parse_experiment(table: dict[str, Any], where: str = "config") -> Experiment
     except ValidationError as error:
         algorithm = table.get("algorithm")
         name = algorithm.get("name") if isinstance(algorithm, dict) else algorithm
-        lines = _explain(error, known_keys(name if isinstance(name, str) else None))
+        method = name if isinstance(name, str) else "fedgela"
+        lines = _explain(error, known_keys(method), method)
     more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
     raise UserError("\n".join(f"{where}: {line}" for line in lines[:2]) + more)
 
 
-def _explain(error: ValidationError, known: list[str], prefix: tuple[str, ...] = ()) -> list[str]:
+def _explain(
+    error: ValidationError, known: list[str], method: str, prefix: tuple[str, ...] = ()
+) -> list[str]:
     lines = []
     for problem in error.errors():
         key = ".".join([*prefix, *(str(part) for part in problem["loc"])])
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            of_several = key.split(".")[0] == "methods"
-            meant = SYNONYMS.get(key.rsplit(".", 1)[-1].lower(), key)
-            hint = (
-                "; tables of methods are for compare and tune" if of_several else did_you_mean(meant, known)
-            )
-            lines.append(f"there is no key {key!r}{hint}")
+            lines.append(f"there is no key {key!r}{_hint(key, known, method)}")
         elif problem["type"] == "value_error":
             cause = problem["ctx"]["error"]
             if isinstance(cause, ValidationError):
-                lines += _explain(cause, known, (key,))
+                lines += _explain(cause, known, method, (key,))
             else:
                 lines.append(f"{key}: {cause}" if key else str(cause))
         else:
             lines.append(f"{key}: {problem['msg'].removeprefix('Input ')}, not {_shown(problem['input'])}")
     return lines
+
+
+def _hint(key: str, known: list[str], method: str) -> str:
+    """What may have been meant by a key that there is not."""
+    if key.split(".")[0] == "methods":
+        return "; tables of methods are for compare and tune"
+    others = [other for other in ALGORITHMS if key in known_keys(other)]
+    if others:
+        own = [k.removeprefix("algorithm.") for k in known if k.startswith("algorithm.")]
+        own.remove("name")
+        return f" of {method}, only of {', '.join(others)}; {method} has {', '.join(own) or 'none'}"
+    return did_you_mean(SYNONYMS.get(key.rsplit(".", 1)[-1].lower(), key), known)
 
 
 def _shown(value: object) -> str:
@@ -283,7 +293,7 @@ def _shown(value: object) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with a BOM, or without
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

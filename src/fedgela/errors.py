@@ -19,7 +19,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     tails: dict[str, str] = {}
     for name in known:
         tails.setdefault(_tail(name), name)
-    near = difflib.get_close_matches(_tail(word), tails, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(_tail(word), tails, n=1, cutoff=0.6)
     return f" (did you mean '{tails[near[0]]}'?)" if near else ""
 
 

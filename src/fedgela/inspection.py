@@ -324,9 +324,11 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     e, lines = found.experiment, []
     small = found.too_small & (found.samples > 0)
     if small.any():
+        fits = int(np.median(found.samples[found.samples > 0]))
+        advice = f"; batch_size = {fits} would fit half of all clients" if fits < e.batch_size else ""
         lines.append(
-            f"{small.sum():,} of {found.clients:,} clients hold less than one batch of {e.batch_size}: "
-            f"batch_size = {int(found.samples[small].min())} would fit the smallest"
+            f"{small.sum():,} of {found.clients:,} clients hold less than one batch of {e.batch_size}, and "
+            f"train on one batch of all they have{advice}"
         )
     if (found.samples == 0).any():
         lines.append(f"{_clients(int((found.samples == 0).sum()))} no training samples and never train")

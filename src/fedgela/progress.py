@@ -1,6 +1,10 @@
 """What a user sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
 
+import contextlib
+import signal
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -57,7 +61,7 @@ class View(Listener):
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is KeyboardInterrupt:
+        if kind in (KeyboardInterrupt, SystemExit):
             text = f"fedgela: interrupted; {self.goes_on}"
             Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -148,3 +152,14 @@ class BarView(View):
 
 def make_view(console: Console, runs: int = 1) -> View:
     return BarView(console, runs) if console.is_terminal else PlainView(console, runs)
+
+
+@contextlib.contextmanager
+def training_view(console: Console, runs: int = 1) -> Iterator[View]:
+    """For commands that train here: SIGTERM, by which Slurm and Docker end them, is told as Ctrl-C is."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with make_view(console, runs) as view:
+            yield view
+    finally:
+        signal.signal(signal.SIGTERM, before)

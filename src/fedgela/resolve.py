@@ -11,6 +11,7 @@ from fedgela.data.catalogue import known
 from fedgela.data.sources import as_path
 from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
+from fedgela.models.hub import is_hub_model
 
 
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
@@ -59,6 +60,28 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         device=str(device),
     )
     return resolved, federation
+
+
+def without_effect(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:
+    """What a user asked for, and these clients or this model cannot give."""
+    model, partition = resolved.model, resolved.partition
+    assert model is not None and partition is not None, "a resolved experiment has both"
+    sizes = federation.train_counts.sum(dim=1)
+    smallest, largest = int(sizes.min()), int(sizes.max())
+    lines = []
+    if (asked.min_samples or 0) > smallest and not partition.startswith("dirichlet"):
+        lines.append(
+            f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "
+            f"client with {smallest}"
+        )
+    if not asked.pretrained and not is_hub_model(model):
+        lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
+    if largest < resolved.batch_size:
+        lines.append(
+            f"no client has a batch of {resolved.batch_size}, the largest has {largest}: each trains on one "
+            "batch of all it has, one step an epoch"
+        )
+    return lines
 
 
 def device_of(name: str) -> torch.device:

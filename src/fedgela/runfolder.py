@@ -106,8 +106,20 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path / RESULT}: cannot be read ({error})\n"
-                f"without this file 'fedgela resume {self.path}' measures the end of the run again"
+                f"delete it, and 'fedgela resume {self.path}' measures the end of the run again"
             ) from None
+        return result
+
+    def sound_result(self) -> Record | None:
+        """The same, and a UserError where it is none of a run that has measured something."""
+        result = self.result()
+        # a federation does not know GA of local models
+        known = isinstance(result, dict) and any(isinstance(result.get(n), dict) for n in ("GA", "PA"))
+        if result is not None and not known:
+            raise UserError(
+                f"{self.path / RESULT}: has neither GA nor PA\n"
+                f"delete it, and 'fedgela resume {self.path}' measures the end of the run again"
+            )
         return result
 
     def experiment(self) -> Experiment:

@@ -20,7 +20,7 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies, diverged
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
-from fedgela.resolve import resolve
+from fedgela.resolve import resolve, without_effect
 from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
@@ -97,6 +97,8 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
             names = federation.data.class_names or [str(c) for c in range(federation.data.classes)]
             classes = ", ".join(names[c] for c in federation.only_in_test)
             listener.note(f"classes that are tested, but that nobody has training samples of: {classes}")
+        for line in without_effect(experiment, resolved, federation):
+            listener.note(line)
         folder.create(server.experiment)
         return go_on(folder, server, store, None, listener)
 
@@ -113,7 +115,7 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
         hint = "; of a comparison or a search, repeat the command: it goes on" if several else ""
         raise UserError(f"{path}: there is no run in this folder (no {CONFIG}){hint}")
     with folder.locked():
-        result = folder.result()
+        result = folder.sound_result()
         held = folder.experiment()
         if result is not None:
             listener.note("this run is finished")
@@ -167,7 +169,7 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
     if not held.exists():
         return run(experiment, folder, listener)
     check_same(experiment, held)
-    result = held.result()
+    result = held.sound_result()
     return result if result is not None else resume(folder, listener, experiment.tensorboard or None)
 
 

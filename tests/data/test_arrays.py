@@ -90,6 +90,7 @@ def test_booleans_are_features(tmp_path: Path) -> None:
         ({"x": np.full((10, 3), -1e300)}, "x holds values that are no finite numbers in float32"),
         ({"x": np.zeros((10, 3), complex)}, r"real numbers \[n, features\], not complex128 \[8, 3\]"),
         ({"x": np.zeros((10, 3), "m8[s]")}, r"real numbers \[n, features\], not timedelta64"),
+        ({"x": np.zeros((0, 8, 8), np.uint8), "y": np.zeros(0, int)}, "there are no samples"),
         ({"y": np.arange(10)}, "no class has two samples, of which one is for testing"),
         ({"client": np.arange(10)}, "no client has two samples, of which one is for testing"),
     ],

@@ -91,7 +91,11 @@ def test_labels_of_any_integer_type_are_taken(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"y_test": None}, "lacks y_test; it holds x_train, y_train, x_test"),
-        ({"x_train": None, "y_train": None}, "lacks x_train, y_train"),
+        ({"x_train": None, "y_train": None}, "lacks x_train, y_train; it holds"),
+        (
+            dict.fromkeys(("x_train", "y_train", "x_test", "y_test")),
+            r"lacks x_train, y_train, x_test, y_test \(or x and y instead\); it holds nothing",
+        ),
         ({"x_train": np.zeros((12, 8, 8))}, r"x_train must be uint8 images .* not float64 \[12, 8, 8\]"),
         ({"x_test": np.zeros((6, 64), np.uint8)}, r"x_test must be uint8 images .* not uint8 \[6, 64\]"),
         ({"x_train": np.zeros((2, 2, 2, 2, 2), np.uint8)}, r"x_train must be .* \[2, 2, 2, 2, 2\]"),

@@ -152,10 +152,13 @@ class Choosy(torch.nn.Module):
         return z if float(z.detach().sum()) > 0 else -z
 
 
-def test_a_model_that_cannot_be_exported_is_told_so(npz: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_exported_is_told_so(
+    npz: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run(tiny(npz, model="test_deploy:Choosy", engine="eager", rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match=r"this model cannot be exported \(.*`fedgela predict RUN` can"):
         export(tmp_path / "run", tmp_path / "model.pt2")
+    assert capfd.readouterr().err == ""  # and nothing of PyTorch's
     assert load_model(tmp_path / "run").probabilities(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
     assert not list(tmp_path.glob("model*"))
 
@@ -182,6 +185,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_left_as_it_is(npz: Path, tmp_pa
     before = listing(tmp_path / "run")
     assert load_model(tmp_path / "run").card.round == 2
     assert listing(tmp_path / "run") == before
+    for path in (tmp_path / "run/checkpoints").iterdir():
+        path.write_bytes(b"garbage")
+    with pytest.raises(UserError, match="run: of 2 checkpoints none is sound"):
+        load_model(tmp_path / "run")
     for path in (tmp_path / "run/checkpoints").iterdir():
         path.unlink()
     with pytest.raises(UserError, match="there is no checkpoint"):

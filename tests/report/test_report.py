@@ -398,6 +398,26 @@ def test_a_damaged_model_is_noted(comparison: Path, tmp_path: Path) -> None:
     assert any("GA: the global" in t for t in titles) and not any("Confusion" in t for t in titles)
 
 
+def test_of_copies_of_a_run_the_one_that_came_furthest_is_shown(made_run: Callable[..., Path]) -> None:
+    begun = made_run("begun", [10.0], finished=False, rounds=3)
+    longer = made_run("longer", [10.0, 20.0], finished=False, rounds=3)
+    whole = made_run("whole", [10.0, 20.0, 30.0])
+    damaged = made_run("damaged", [10.0, 20.0, 30.0])
+    (damaged / "result.json").write_text("{}")
+    for given, shown in (
+        ([begun, longer], longer),
+        ([begun, longer, whole, damaged], whole),
+        ([damaged, whole], whole),
+        ([whole, begun], whole),
+        ([damaged, begun], damaged),
+    ):
+        report = make_report(given)
+        assert [run.path for run in report.runs] == [shown]
+        told = [note for note in report.notes if "is the same experiment as" in note]
+        assert len(told) == len(given) - 1
+        assert not any(note.startswith(f"{shown}: ") for note in told)
+
+
 def test_a_broken_run_among_others_is_noted(made_run: Callable[..., Path]) -> None:
     folder = made_run("good", [50.0])
     bad = made_run("bad", [50.0])

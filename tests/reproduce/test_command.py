@@ -47,6 +47,10 @@ MISTAKES = {
     "no rate": (["main", "--plan", "--images-per-second", "resnet18=fast"], "write model=value"),
     "one table's page": (["main", "--table"], "--table writes all tables on one page: leave out main"),
     "page in no folder": (["--table"], "is to be a file in a folder that exists"),
+    "page of no ledger": (["--table", "--page", "page.md"], "ledger.jsonl: there is no run in this ledger"),
+    "table of no ledger": (["--table", "--ledger", "ledgr.jsonl"], "--ledger: there is no file ledgr.jsonl"),
+    "list of no ledger": (["--list", "--ledger", "ledgr.jsonl"], "--ledger: there is no file ledgr.jsonl"),
+    "plan of no ledger": ([*ONE, "--plan", "--ledger", "ledgr.jsonl"], "--ledger: there is no file ledgr"),
 }  # fmt: skip
 
 
@@ -57,6 +61,15 @@ def test_a_mistake_is_a_line_or_two(mistake: str, command: Cli) -> None:
     assert code == 2
     assert complaint.replace(" .", " (") in err
     assert len(err.splitlines()) <= 2
+
+
+def test_a_page_is_not_replaced_by_one_of_nothing(command: Cli, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("mine")
+    (tmp_path / "empty.jsonl").touch()
+    for ledger in ([], ["--ledger", "empty.jsonl"], ["--ledger", "ledgr.jsonl"]):
+        code, _, _ = command("--table", "--page", "page.md", "--html", "page.html", *ledger)
+        assert code == 2
+    assert (tmp_path / "page.md").read_text() == "mine" and not (tmp_path / "page.html").exists()
 
 
 def test_a_damaged_ledger_is_told_before_anything_runs(command: Cli, tmp_path: Path) -> None:

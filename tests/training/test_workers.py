@@ -106,6 +106,14 @@ def test_workers_do_not_outlive_their_server(npz: Path, how: signal.Signals) -> 
     wait_until_gone(pids)
 
 
+def test_a_server_that_nobody_closes_does_not_keep_its_process(npz: Path) -> None:
+    table = tiny_table(npz, engine="lanes", lanes=2, width=1)
+    script = SCRIPT.format(table=table).partition("while")[0]
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    wait_until_gone([int(word) for word in ended.stdout.split()])
+
+
 def test_a_whole_run_is_the_same_to_the_bit_with_one_lane_or_two(npz: Path, tmp_path: Path) -> None:
     results = []
     for lanes in (1, 2):

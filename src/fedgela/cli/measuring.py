@@ -104,6 +104,8 @@ def reproduce(
     if len(modes) > 1:
         raise UserError(f"{' and '.join(modes)}: one at a time")
     _check_options(context, modes[0] if modes else "a run")
+    if (list_ or table or plan) and _is_given(context, "ledger") and not ledger.exists():
+        raise UserError(f"--ledger: there is no file {ledger}")
     named = names or []
     if add:
         lines, refused = command.add([Path(name) for name in named], ledger, cell, data_note)
@@ -166,7 +168,11 @@ _GOES_WITH = {
 
 def _check_options(context: typer.Context, mode: str) -> None:
     for name, modes in _GOES_WITH.items():
-        source = context.get_parameter_source(name)
-        if mode not in modes and source is not None and source.name == "COMMANDLINE":
+        if mode not in modes and _is_given(context, name):
             option = "--" + name.strip("_").replace("_", "-")
             raise UserError(f"{option} goes with {' or '.join(modes)}, not with {mode}")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

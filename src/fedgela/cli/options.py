@@ -93,10 +93,10 @@ def describes_an_experiment(*without: str) -> Callable[[Callable[..., None]], Ca
 
 def table_of(context: typer.Context) -> dict[str, Any]:
     """A config's table with the changes that the command line asks for."""
-    from fedgela.config import Experiment, read_toml, set_key
+    from fedgela.config import Experiment, set_key
 
     given = {key: value for key, value in context.params.items() if value is not None}
-    table = read_toml(Path(given["config"])) if "config" in given else {}  # older typer keeps it a string
+    table = _read(Path(given["config"])) if "config" in given else {}  # older typer keeps it a string
     if "algorithm" in given:
         held = table.get("algorithm")
         # the config's own settings of a method hold only for that method
@@ -107,6 +107,16 @@ def table_of(context: typer.Context) -> dict[str, Any]:
     for setting in given.get("set_", []):
         set_key(table, setting)
     return table
+
+
+def _read(config: Path) -> dict[str, Any]:
+    from fedgela.config import read_toml
+    from fedgela.data.catalogue import NAMES
+    from fedgela.data.sources import FILES
+
+    if config.suffix in FILES or config.is_dir() or str(config) in NAMES:
+        raise UserError(f"{config}: is no config in TOML; data is given by --dataset {config}")
+    return read_toml(config)
 
 
 def methods_of(context: typer.Context) -> tuple[dict[str, "Experiment"], list[int]]:

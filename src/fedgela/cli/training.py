@@ -31,7 +31,7 @@ def run(
     """Train one method, on one seed or several, into a folder."""
     from fedgela import runs
     from fedgela.config import parse_experiment
-    from fedgela.progress import make_view
+    from fedgela.progress import training_view
     from fedgela.seeds import run_seeds
 
     wanted = seeds_of(seeds)
@@ -40,11 +40,11 @@ def run(
     if wanted is None or len(wanted) == 1:
         if wanted:
             experiment = experiment.with_(seed=wanted[0])
-        with make_view(console) as view:
+        with training_view(console) as view:
             view.folder = out
             result = runs.run(experiment, out, view)
     else:
-        with make_view(console, len(wanted)) as view:
+        with training_view(console, len(wanted)) as view:
             view.folder = out
             result = run_seeds(experiment, wanted, out, view)
     _print_result(result, out)
@@ -52,12 +52,12 @@ def run(
 
 def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")], tensorboard: TensorBoard = None) -> None:
     """Continue a run after any interruption; it ends as if it had never been interrupted."""
-    from fedgela.progress import make_view
+    from fedgela.progress import training_view
     from fedgela.runs import resume as resume_run
     from fedgela.seeds import holds_seeds, resume_seeds
 
     console = Console()
-    with make_view(console) as view:
+    with training_view(console) as view:
         view.goes_on = f"'fedgela resume {folder}' goes on"
         several = holds_seeds(folder)
         go_on = resume_seeds if several else resume_run
@@ -75,11 +75,11 @@ def compare(
 ) -> None:
     """Train several methods on the same federation, and print one table."""
     from fedgela import compare as comparing
-    from fedgela.progress import SAME_COMMAND, make_view
+    from fedgela.progress import SAME_COMMAND, training_view
 
     experiments, wanted = methods_of(context)
     console = Console()
-    with make_view(console, len(experiments) * len(wanted)) as view:
+    with training_view(console, len(experiments) * len(wanted)) as view:
         view.goes_on = SAME_COMMAND
         comparison = comparing.compare(experiments, wanted, out, view)
     if console.is_terminal:
@@ -106,7 +106,7 @@ def tune(
 ) -> None:
     """Search each method's own grid on validation data, and write the chosen values as a config."""
     from fedgela import tune as tuning
-    from fedgela.progress import SAME_COMMAND, make_view
+    from fedgela.progress import SAME_COMMAND, training_view
 
     if by not in ("GA", "PA", "both"):
         raise UserError(f"--by: GA, PA or both, not {by!r}")
@@ -120,7 +120,7 @@ def tune(
         told = ", ".join(f"{n} of {name}'s" for name, n in short.items() if n)
         complain(f"note: {trials} trials leave out points of the methods' own grids: {told}")
     total = len(experiments) * len(wanted) * trials
-    with make_view(Console(), total) as view:
+    with training_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND
         metric = cast(tuning.Metric, by)
         done = tuning.tune(experiments, wanted, trials, validation, metric, out, view)
@@ -166,7 +166,11 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:
+    from fedgela.tables import DIVERGED, Row
+
     several = "seeds" in result
+    runs = zip(result["seeds"], result["runs"], strict=True) if several else [(0, result)]
+    lost = Row("", dict(runs)).diverged()
     for name in ("GA", "GA_balanced", "PA", "PA_balanced", "PA_finetuned", "GA_locals"):
         # the mean over classes is told where it is another story than the mean over samples
         plain = name.removesuffix("_balanced")
@@ -178,5 +182,8 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
             parts.append(f"over {len(result['seeds'])} seeds")
         else:
             parts = [f"{w} {r[w]:.2f} (round {r[w + '_round']})" for w in ("best", "last")]
-        print("  ".join([name, *parts]))
+        print("  ".join([f"{name} †" if lost else name, *parts]))
+    if lost:
+        rounds = [f"seed {seed} in round {n}" if several else f"round {n}" for seed, n in lost.items()]
+        print(f"{DIVERGED} ({', '.join(rounds)})")
     print(f"written to {out}")

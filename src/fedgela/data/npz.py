@@ -44,7 +44,9 @@ def load_npz(name: str, path: Path) -> Dataset:
                 raise UserError(f"has {one}, but lacks {other}")
         missing = [key for key in PARTS if key not in arrays]
         if missing:
-            raise UserError(f"lacks {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
+            instead = " (or x and y instead)" if len(missing) == len(PARTS) else ""
+            held = ", ".join(arrays) or "nothing"
+            raise UserError(f"lacks {', '.join(missing)}{instead}; it holds {held}")
         return make_dataset(
             name,
             arrays["x_train"],

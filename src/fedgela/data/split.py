@@ -27,6 +27,8 @@ def own_tests(
     y: npt.NDArray[np.integer], client: npt.NDArray[np.integer] | None = None
 ) -> npt.NDArray[np.bool_]:
     """The test samples [n] of a user's data without a test set: of each client, or else of each class."""
+    if not len(y):
+        raise UserError("there are no samples")
     test = every_fifth(y) if client is None else every_fifth(client, then=y)
     tested_only = np.setdiff1d(y[test], y[~test])  # by client only: nobody could learn these classes
     first = [np.flatnonzero(y == c)[0] for c in tested_only]

@@ -1,10 +1,11 @@
 """A model to be asked: of a run's folder, or exported; with what its users must know of it."""
 
+import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,14 +145,14 @@ def _at_a_site(folder: Path) -> tuple[Predictor, Card]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """PyTorch's exporters speak of themselves: of packages that they do without, of what they deprecate, and
-    of a damaged file with a traceback."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export")]
+    """PyTorch's exporters speak of themselves: of packages that they do without, of what they deprecate, of a
+    damaged file with a traceback, and of a model that cannot be exported with all of its graph."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch.fx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

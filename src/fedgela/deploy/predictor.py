@@ -65,6 +65,8 @@ def predictor_of(run: Run, federation: Federation, client: int | None, which: Wh
     folder = RunFolder(run.path)
     checkpoint = folder.newest()
     if checkpoint is None:
+        if damaged := len(folder.checkpoint_times()):
+            raise UserError(f"{run.path}: of {damaged} checkpoint{'s' * (damaged > 1)} none is sound")
         raise UserError(f"{run.path}: there is no checkpoint; nothing was trained yet, or it is gone")
     if run.sites is None and checkpoint.data != federation.data.fingerprint:
         raise UserError(f"{run.path}: the data set is no longer what the run was trained on")

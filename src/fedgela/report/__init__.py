@@ -62,8 +62,8 @@ def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
     def note(text: str) -> None:
         notes.setdefault(text)
 
-    runs = find_runs(paths, note)
-    settings = arrange(runs, note)
+    settings = arrange(find_runs(paths, note), note)
+    shown = [run for setting in settings for entry in setting.entries for run in entry.runs.values()]
     federations = Federations(note)
     look = styles((entry.label, entry.method) for setting in settings for entry in setting.entries)
 
@@ -76,4 +76,4 @@ def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
         first = federation_of(setting.entries[0])
         context = Context(setting, look, first, federation_of, prefix, embedding, note)
         made.append((setting, sections(context)))
-    return Report(runs, made, look, list(notes))
+    return Report(shown, made, look, list(notes))

@@ -159,16 +159,24 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
             groups[place] = Entry(run.name)
             settings.setdefault(key, Setting(key)).entries.append(groups[place])
         entry = groups[place]
-        if run.seed in entry.runs:
-            note(f"{run.path}: is the same experiment as {entry.runs[run.seed].path}; it is left out")
-        else:
+        held = entry.runs.get(run.seed)
+        if held is None or _further(run) > _further(held):
             entry.runs[run.seed] = run
+        if held is not None:
+            kept = entry.runs[run.seed]
+            other = held if kept is run else run
+            note(f"{other.path}: is the same experiment as {kept.path}; it is left out")
     for setting in settings.values():
         setting.entries.sort(
             key=lambda entry: _METHODS.index(entry.method) if entry.method in _METHODS else 99
         )
         _tell_apart(setting.entries)
     return list(settings.values())
+
+
+def _further(run: Run) -> tuple[bool, int]:
+    """Of two copies of one experiment the finished one is shown, or else the one with more rounds."""
+    return run.result is not None, run.rounds_done
 
 
 def _identity(run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
 from fedgela.report.sites import Sites, read_sites
-from fedgela.runfolder import CONFIG, METRICS, RESULT, TABLE, RunFolder
+from fedgela.runfolder import CONFIG, METRICS, TABLE, RunFolder
 
 DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
 FEDERATION = "federation.toml"  # of the folder of a federation of sites
@@ -125,17 +125,10 @@ def _read(path: Path, note: Note) -> Run:
 def read_result(folder: RunFolder, note: Note) -> Record | None:
     """None where there is none, or none that can be used, which is noted."""
     try:
-        result = folder.result()
+        return folder.sound_result()
     except UserError as error:
         note(f"{error}; the run is shown as unfinished")
         return None
-    if result is None:
-        return None
-    # a federation does not know GA of local models
-    if not isinstance(result, dict) or not any(isinstance(result.get(n), dict) for n in ("GA", "PA")):
-        note(f"{folder.path / RESULT}: has neither GA nor PA; the run is shown as unfinished")
-        return None
-    return result
 
 
 def read_records(path: Path, note: Note, being_written: bool = False) -> list[Record]:

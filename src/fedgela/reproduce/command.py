@@ -9,7 +9,7 @@ from rich.console import Console
 from fedgela.errors import UserError
 from fedgela.files import write_atomically
 from fedgela.paper import Cell, distinct, find_cell
-from fedgela.progress import SAME_COMMAND, View, make_view
+from fedgela.progress import SAME_COMMAND, View, training_view
 from fedgela.reproduce.adding import gather
 from fedgela.reproduce.budget import Budget
 from fedgela.reproduce.document import to_html, to_markdown
@@ -21,12 +21,18 @@ from fedgela.reproduce.tasks import Outcome, Task, run_tasks
 
 def write_page(ledger: Path, markdown: Path, html: Path | None) -> None:
     """The page as Markdown, and as HTML where that is asked for."""
-    blocks = page(read_ledger(ledger))
-    for path, content in ((markdown, to_markdown(blocks)), (html, to_html(blocks, TITLE))):
-        if path is not None:
-            if path.is_dir() or not path.parent.is_dir():
-                raise UserError(f"{path} is to be a file in a folder that exists")
-            write_atomically(path, content)
+    for path in (markdown, html):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise UserError(f"{path} is to be a file in a folder that exists")
+    entries = read_ledger(ledger)
+    if not entries:  # tables of nothing would replace a page of something
+        raise UserError(
+            f"{ledger}: there is no run in this ledger to write a page of; --ledger names another"
+        )
+    blocks = page(entries)
+    write_atomically(markdown, to_markdown(blocks))
+    if html is not None:
+        write_atomically(html, to_html(blocks, TITLE))
 
 
 def add(paths: Sequence[Path], ledger: Path, cell: str | None, variant: str | None) -> tuple[list[str], int]:
@@ -50,7 +56,7 @@ def run(
     tasks: Sequence[Task], out: Path, ledger: Path, budget: float | None, variant: str | None
 ) -> tuple[Outcome, list[str]]:
     read_ledger(ledger)  # a damaged one is told before hours of training
-    with make_view(Console(), len(tasks)) as view:
+    with training_view(Console(), len(tasks)) as view:
         view.goes_on = SAME_COMMAND
         outcome = run_tasks(tasks, out, ledger, view, Budget(budget), variant)
     lines = []

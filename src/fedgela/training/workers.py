@@ -11,11 +11,11 @@ import pickle
 import signal
 import sys
 import traceback
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ class WorkerEngine:
         self.workers = workers
         self.connections: list[Connection] = []
         self.processes: list[BaseProcess] = []
-        self._finalizer = weakref.finalize(self, _stop, self.connections, self.processes)
+        # at exit before multiprocessing ends its processes by SIGTERM, to which workers are deaf
+        self._finalizer = Finalize(self, _stop, (self.connections, self.processes), exitpriority=0)
 
     def _start(self) -> None:
         """With the first work: a server that is only made to see whether it can be needs none."""
@@ -143,7 +144,8 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
     """A worker's life: until its pipe closes, however the other side ended."""
     for other in inherited:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.SIG_IGN)  # to be handled by the main process, which closes the pipe
     torch.set_num_threads(1)
     while True:
         try:
