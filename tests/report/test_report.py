@@ -465,5 +465,5 @@ def test_models_are_asked_in_the_precision_they_were_trained_in(comparison: Path
     federation = Federations(print).of(runs[0])
     assert federation is not None
     for precision in ("bf16", "fp32"):
-        net = empty_net(runs[0].experiment.with_(precision=precision), federation)
+        net = empty_net(runs[0].experiment.with_(precision=precision), federation.data)
         assert net.in_bf16 == (precision == "bf16")
