@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -188,6 +189,15 @@ def make_dataset(
         client_names=client_names,
         feature_names=feature_names,
     )
+
+
+def split_dataset(
+    name: str, x: np.ndarray, y: np.ndarray, test: np.ndarray, client: np.ndarray | None, **names: Any
+) -> Dataset:
+    """A data set of samples of which a mask [n] says which are for testing; `names` of classes, clients and
+    features."""
+    ids = {} if client is None else {"client_train": client[~test], "client_test": client[test]}
+    return make_dataset(name, x[~test], y[~test], x[test], y[test], **ids, **names)
 
 
 def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.dataset import Dataset, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
@@ -51,17 +51,8 @@ def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
     test = np.array([image.test for image in images])
     if not test.any():
         test = own_tests(y, client if natural else None)
-    return make_dataset(
-        name,
-        x[~test],
-        y[~test],
-        x[test],
-        y[test],
-        client_train=client[~test] if natural else None,
-        client_test=client[test] if natural else None,
-        class_names=tuple(classes.tolist()),
-        client_names=tuple(sites.tolist()) if natural else (),
-    )
+    names = {"class_names": tuple(classes.tolist()), "client_names": tuple(sites.tolist()) if natural else ()}
+    return split_dataset(name, x, y, test, client if natural else None, **names)
 
 
 def _images(root: Path) -> list[Image]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset
+from fedgela.data.dataset import REAL, Dataset, as_float32, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
@@ -66,14 +66,12 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         client = None if client is None else client[read]
     else:
         x, test = features(table, feature_names(table)), _test(table, y, client)
-    return make_dataset(
+    return split_dataset(
         name,
-        x[~test],
-        y[~test],
-        x[test],
-        y[test],
-        client_train=None if client is None else client[~test],
-        client_test=None if client is None else client[test],
+        x,
+        y,
+        test,
+        client,
         class_names=class_names,
         client_names=client_names,
         feature_names=() if "image" in table.column_names else feature_names(table),

@@ -12,10 +12,10 @@ SOURCE = "a rule of thumb from the figures of docs/fedgela.md"
 
 def heading(found: Inspection) -> str:
     e = found.experiment
+    clients = "1 client" if found.clients == 1 else f"{found.clients:,} clients"
     return (
-        f"{found.name}: {found.classes} classes, {found.clients:,} clients by {e.partition} "
-        f"(seed {e.partition_seed}), {found.samples.sum():,} training and "
-        f"{found.test_samples.sum():,} test samples"
+        f"{found.name}: {found.classes} classes, {clients} by {e.partition} (seed {e.partition_seed}), "
+        f"{found.samples.sum():,} training and {found.test_samples.sum():,} test samples"
         + (f" ({e.validation:g} held out to stand in for the test sets)" if e.validation else "")
     )
 
