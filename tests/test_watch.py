@@ -23,6 +23,7 @@ from rich.console import Console
 
 from fedgela import cli, runs, watch, watch_view
 from fedgela.compare import compare, experiments_of
+from fedgela.flower.terms import TERMS
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds
@@ -109,6 +110,13 @@ def test_a_running_one_has_time_left_and_a_stopped_one_says_what_to_do(
         assert "left" in to_text(Watcher(run).look())
     text = to_text(Watcher(run).look())
     assert f"stopped: no process works on it; 'fedgela resume {run}' goes on" in text and "left" not in text
+
+
+def test_a_run_on_sites_goes_on_by_its_own_command(finished: Path, tmp_path: Path) -> None:
+    run = unfinished(finished, tmp_path / "run", 2)
+    (run / TERMS).write_text(json.dumps({"folder": "clinics"}))
+    text = to_text(Watcher(run).look())
+    assert f"'fedgela federation run clinics --resume --out {run}' goes on" in text
 
 
 def test_after_the_last_round_the_final_models_are_measured(finished: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from fedgela.failures import ERROR
 from fedgela.report.costs import duration
 from fedgela.runfolder import RESULT
+from fedgela.runs import command_of_a_federation
 from fedgela.seeds import holds_seeds
 from fedgela.tables import DIVERGED
 from fedgela.watch import Look, Seen, Watcher, follow
@@ -48,13 +49,12 @@ def stage_of(run: Seen) -> str:
     if run.stage == "finishing":
         return "measuring the final models"
     folder = run.path.parent if holds_seeds(run.path.parent) else run.path
+    command = command_of_a_federation(run.path) or f"fedgela resume {folder}"
     if run.stage == "stopped":
-        return f"stopped: no process works on it; 'fedgela resume {folder}' goes on"
+        return f"stopped: no process works on it; '{command}' goes on"
     if run.stage == "damaged":  # as long as the file is there, the run counts as finished
         file = run.path / RESULT
-        return (
-            f"damaged: {file} cannot be used; delete it, and 'fedgela resume {folder}' measures the end again"
-        )
+        return f"damaged: {file} cannot be used; delete it, and '{command}' measures the end again"
     if run.stage == "failed":
         return f"failed: {run.path / ERROR} says why"
     return run.stage

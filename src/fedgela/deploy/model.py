@@ -109,7 +109,10 @@ def trained_model(path: Path, client: int | str | None, which: Which) -> tuple[P
         return _at_a_site(at_a_site)
     run = only_run(path)
     if run.sites is not None and client is not None:
-        raise UserError(f"{run.path}: the personal models of a federation are kept by its sites alone")
+        raise UserError(
+            f"{run.path}: the personal models of a federation are kept by its sites alone: "
+            "there 'fedgela predict SITE_FOLDER' asks them"
+        )
     federation = data_of(run)
     number = find_client(client, run.experiment, federation) if isinstance(client, str) else client
     predictor, round = predictor_of(run, federation, number, which)
