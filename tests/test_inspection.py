@@ -210,13 +210,13 @@ def test_images_that_differ_in_one_bit_are_different() -> None:
     ("counts", "changes", "verdict", "phi_form"),
     [
         ([[5, 5, 5], [5, 5, 5]], {}, "unlikely", None),
-        ([[90, 5, 5], [5, 5, 90]], {}, "perhaps", "power:0.5"),
+        ([[90, 5, 5], [5, 5, 90]], {}, "perhaps", "even"),
         ([[5, 5, 0], [0, 5, 5]], {}, "likely", "power:1"),
         ([[5, 5, 5], [5, 5, 5]], {"sample": 1}, "perhaps", "power:1"),
-        ([[90, 5, 0], [0, 5, 90]], {}, "perhaps", "power:0.5"),
-        ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "power:0.5"),
+        ([[90, 5, 0], [0, 5, 90]], {}, "perhaps", "even"),
+        ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "even"),
         ([[5, 0], *[[5, 5]] * 4], {}, "perhaps", "power:1"),  # a tenth missing
-        ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "power:0.5"),  # the only one with a balance has none
+        ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "even"),  # the only one with a balance has none
         ([[9, 0], [0, 9]], {}, "likely", "power:1"),  # one class each: nothing to be out of balance
     ],
 )
@@ -230,7 +230,7 @@ def test_the_rules_of_thumb(
 def test_the_verdict_is_one_line_with_reason_settings_and_source() -> None:
     line = report.verdict(looked_at([[90, 5, 0], [0, 5, 90]], sample=1))
     assert "\n" not in line
-    assert re.match(r'FedGELA is likely to help with phi = "power:0\.5", E_W = 10: 33% of', line)
+    assert re.match(r'FedGELA is likely to help with phi = "even", E_W = 10: 33% of', line)
     assert "18 times" in line and "docs/fedgela.md" in line
     assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith("FedGELA may help with")
 

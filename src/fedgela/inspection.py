@@ -297,7 +297,7 @@ def advise(found: Inspection) -> Advice:
     cells = f"{share} of (client, class) cells are missing"
     balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
     settings: dict[str, str | float] = {
-        "phi": "power:1" if ratio <= BALANCED else "power:0.5",
+        "phi": "power:1" if ratio <= BALANCED else "even",
         "E_W": 10.0,
     }
     if missing < FEW_MISSING:
@@ -311,7 +311,7 @@ def advise(found: Inspection) -> Advice:
         verdict, reason = "likely", f"{cells} and {balance}, balanced as the paper's Phi expects"
     else:
         verdict = "likely" if found.is_sampled else "perhaps"
-        reason = f"{cells} and {balance}, which a gentler Phi bears better"
+        reason = f"{cells} and {balance}, which even lengths bear better"
     if found.is_sampled:
         reason += "; where some of the clients train in a round, it was ahead"
     elif verdict == "perhaps":
