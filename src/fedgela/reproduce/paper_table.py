@@ -1,7 +1,7 @@
 """One table or figure of the paper with ours beside: its settings, averages and best baselines."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
@@ -79,16 +79,14 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
         "largest_client": "largest client",
     }
     rows = []
-    for cell in listed:
-        for standing in standings.rows_of(cell):
-            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
-            for metric in metrics:
-                values = list(standing.values(metric).values()) if standing else []
-                if values:
-                    fields.append(_count(values) if metric in COUNTS else mean_std(spread(values)))
-                else:
-                    fields.append(NOTHING if standing else UNTRIED)
-            rows.append(fields)
+    for cell, standing, fields in _begun(listed, standings, notes):
+        for metric in metrics:
+            values = list(standing.values(metric).values()) if standing else []
+            if values:
+                fields.append(_count(values) if metric in COUNTS else mean_std(spread(values)))
+            else:
+                fields.append(NOTHING if standing else UNTRIED)
+        rows.append(fields)
     head = [titles.get(metric, f"{metric.replace('_', ' ')}, degrees, last round") for metric in metrics]
     return Grid(("method", "seeds", *head), rows)
 
@@ -96,22 +94,29 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
 def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     metrics = listed[0].metrics
     rows = []
-    for cell in listed:
-        for standing in standings.rows_of(cell):
-            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
-            for metric in metrics:
-                values = list(standing.values(metric).values()) if standing else []
-                comparable = standing is None or standing.comparable
-                fields += beside(cell.printed.get(metric), values if standing else None, comparable)
-            for metric in metrics:
-                fields.append(_mean_at(standing, metric, "last"))
-            if "GA" in metrics:
-                fields.append(_mean_at(standing, "GA", LAST_TENTH))
-            rows.append(fields)
+    for cell, standing, fields in _begun(listed, standings, notes):
+        for metric in metrics:
+            values = list(standing.values(metric).values()) if standing else []
+            comparable = standing is None or standing.comparable
+            fields += beside(cell.printed.get(metric), values if standing else None, comparable)
+        for metric in metrics:
+            fields.append(_mean_at(standing, metric, "last"))
+        if "GA" in metrics:
+            fields.append(_mean_at(standing, "GA", LAST_TENTH))
+        rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours, best", "difference")]
     head += [f"{metric} last" for metric in metrics]
     head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
     return Grid(("method", "seeds", *head), rows)
+
+
+def _begun(
+    listed: Sequence[Cell], standings: Standings, notes: Notes
+) -> Iterator[tuple[Cell, Standing | None, list[Field]]]:
+    """Every row that the cells have, begun with its method and seeds."""
+    for cell in listed:
+        for standing in standings.rows_of(cell):
+            yield cell, standing, [_name(cell, standing, notes), _seeds(standing)]
 
 
 def _mean_at(standing: Standing | None, metric: str, when: str) -> str:
@@ -121,24 +126,22 @@ def _mean_at(standing: Standing | None, metric: str, when: str) -> str:
 
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     rows = []
-    for cell in listed:
-        for standing in standings.rows_of(cell):
-            fields: list[Field] = [_name(cell, standing, notes), _seeds(standing)]
-            reached = standings.reached(standing) if standing else {}
-            for place, metric in enumerate(("rounds", "speedup")):
-                printed = cell.printed.get(metric)
-                fields.append(printed.text if printed else NOTHING)
-                if standing is None:
-                    fields.append(UNTRIED)
-                elif not reached:
-                    fields.append(("FedAvg is untried", "untried"))
-                elif any(pair[0] is None for pair in reached.values()):
-                    fields.append("-")  # as the paper prints what never gets there
-                else:
-                    numbers = [float(pair[place] or 0) for pair in reached.values()]
-                    text = mean_std(spread(numbers), unit="x") if metric == "speedup" else _count(numbers)
-                    fields.append((text, _quick(printed, numbers)))
-            rows.append(fields)
+    for cell, standing, fields in _begun(listed, standings, notes):
+        reached = standings.reached(standing) if standing else {}
+        for place, metric in enumerate(("rounds", "speedup")):
+            printed = cell.printed.get(metric)
+            fields.append(printed.text if printed else NOTHING)
+            if standing is None:
+                fields.append(UNTRIED)
+            elif not reached:
+                fields.append(("FedAvg is untried", "untried"))
+            elif any(pair[0] is None for pair in reached.values()):
+                fields.append("-")  # as the paper prints what never gets there
+            else:
+                numbers = [float(pair[place] or 0) for pair in reached.values()]
+                text = mean_std(spread(numbers), unit="x") if metric == "speedup" else _count(numbers)
+                fields.append((text, _quick(printed, numbers)))
+        rows.append(fields)
     return Grid(("method", "seeds", "rounds paper", "rounds ours", "speedup paper", "speedup ours"), rows)
 
 
