@@ -79,7 +79,7 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
         "largest_client": "largest client",
     }
     rows = []
-    for cell, standing, fields in _begun(listed, standings, notes):
+    for _, standing, fields in _begun(listed, standings, notes):
         for metric in metrics:
             values = list(standing.values(metric).values()) if standing else []
             if values:
