@@ -228,7 +228,7 @@ def growth() -> list[str]:
 
 
 def measured() -> list[str]:
-    """FedAvg and FedGELA on real data, wherever the ledger has both on the same seeds."""
+    """FedAvg and FedGELA at its defaults, on real data, wherever the ledger has both on the same seeds."""
     from fedgela.over_seeds import mean_std, spread
     from fedgela.paper import cells, distinct
     from fedgela.reproduce.ledger import read_ledger
@@ -246,6 +246,8 @@ def measured() -> list[str]:
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
         for gela in standings.all_of(cell):
+            if any(note.startswith("algorithm.") for note in gela.notes):
+                continue
             for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):
                     config = next(iter(gela.entries.values())).config
@@ -258,6 +260,40 @@ def measured() -> list[str]:
                     clients = f"{config.get('sample') or config['clients']} of {config['clients']}"
                     row = [where, clients, str(len(gela.entries)), *figures]
                     lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
+def phi_measured() -> list[str]:
+    """FedGELA's forms of Phi at the paper's number of rounds, FedAvg beside them, wherever the ledger has
+    several forms of one task with seed 0; all other options at their defaults."""
+    from dataclasses import asdict
+
+    from fedgela.algorithms.fedgela import FedGELA
+    from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.standing import LAST_TENTH, value_of
+
+    forms = ["fedavg", "power:1", "even", "paper-sqrt", "paper-exp"]
+    methods = {form: {"name": "fedgela", **asdict(FedGELA(phi=form))} for form in forms[1:]}
+    methods["fedavg"] = {"name": "fedavg"}
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for entry in read_ledger(ROOT / "results/ledger.jsonl"):
+        config, method = entry.config, entry.config["algorithm"]
+        form = method.get("phi", method["name"])
+        at_defaults = form in methods and method.items() <= methods[form].items()
+        if entry.kind != "run" or not at_defaults or entry.seed != 0 or entry.rounds_run < entry.rounds_paper:
+            continue
+        where = f"{config['dataset']}, `{config['partition']}`, {config['model']}"
+        clients = f"{config.get('sample') or config['clients']} of {config['clients']}"
+        GA, PA = value_of(entry, "GA", LAST_TENTH), value_of(entry, "PA", "last")
+        found[where, clients][form] = f"{GA:.1f}, {PA:.1f}"
+    lines = [
+        "| data, split, model | clients | " + " | ".join(f"{form}: GA, PA" for form in forms) + " |",
+        "|---" * (len(forms) + 2) + "|",
+    ]
+    for (where, clients), of_form in found.items():
+        if len(set(of_form) - {"fedavg"}) > 1:
+            figures = [of_form.get(form, "–") for form in forms]
+            lines.append(f"| {where} | {clients} | " + " | ".join(figures) + " |")
     return lines
 
 
@@ -322,6 +358,7 @@ def render(marker: str) -> list[str]:
         "keys": keys,
         "measured": measured,
         "phi-forms": phi_forms,
+        "phi-measured": phi_measured,
         "precision": precision,
     }
     if name in whole:

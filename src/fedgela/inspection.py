@@ -311,7 +311,7 @@ def advise(found: Inspection) -> Advice:
         verdict, reason = "likely", f"{cells} and {balance}, balanced as the paper's Phi expects"
     else:
         verdict = "likely" if found.is_sampled else "perhaps"
-        reason = f"{cells} and {balance}, which even lengths bear better"
+        reason = f"{cells} and {balance}, which even lengths often bear better"
     if found.is_sampled:
         reason += "; where some of the clients train in a round, it was ahead"
     elif verdict == "perhaps":

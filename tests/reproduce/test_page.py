@@ -146,6 +146,9 @@ def test_margins_of_means_over_settings(make_entry) -> None:
     assert "| +2.85 | ▲ +3.50 | ▲ +3.50 | +3.04 | ▼ −3.50 |" in row(
         shown(entries).split("## Margins")[1], line
     )
+    # a method's other settings do not count for its mean, and are not noted there
+    other = make_entry(f"{where}full-iid/fedgela", GA=99.0, algorithm={"name": "fedgela", "phi": "even"})
+    assert row(shown([*entries, other]), line) == row(shown(entries), line)
     assert line not in shown(entries[1:])  # one setting is missing
     assert "over best baseline" not in shown(entries)
 

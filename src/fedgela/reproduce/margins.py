@@ -16,6 +16,7 @@ from fedgela.reproduce.standing import (
     Standings,
     best_values,
     combined,
+    counted,
 )
 
 MOMENTS = {"PA": ("best", "last"), "GA": ("best", "last", LAST_TENTH)}
@@ -49,9 +50,9 @@ def _in_settings(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
             for against, others in (("FedAvg", [siblings["fedavg"]]), ("best baseline", baselines)):
                 theirs = [found for other in others if (found := standings.under(mine.conditions, other))]
                 if theirs and len(theirs) == len(others):
-                    counted = [mine, *itertools.chain(*theirs)]
+                    every = [mine, *itertools.chain(*theirs)]
                     yield _row(
-                        f"{cell.dataset} {cell.setting}, over {against}{notes.of(counted)}",
+                        f"{cell.dataset} {cell.setting}, over {against}{notes.of(every)}",
                         {metric: _printed(cell, others, metric) for metric in MOMENTS},
                         mine.comparable,
                         {moment: mine.values(*moment) for moment in _MOMENTS},
@@ -89,18 +90,18 @@ def _of_averages(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
             if row != "fedgela" or theirs is None:
                 continue
             for conditions in standings.conditions(mine.cells):
-                ours, others = (standings.all_under(conditions, s.cells) for s in (mine, theirs))
+                ours, others = (counted(s, standings.all_under(conditions, s.cells)) for s in (mine, theirs))
                 figures, other_figures = (
                     {moment: combined(summary, found, *moment) for moment in _MOMENTS}
                     for summary, found in ((mine, ours), (theirs, others))
                 )
                 if any(set(figures[moment]) & set(other_figures[moment]) for moment in _MOMENTS):
-                    counted = list(itertools.chain(*ours, *others))
+                    every = list(itertools.chain(*ours, *others))
                     settings = f"mean of {len(mine.groups)} settings"
                     yield _row(
-                        f"{dataset} {column}, {settings}, over {against}{notes.of(counted)}",
+                        f"{dataset} {column}, {settings}, over {against}{notes.of(every)}",
                         {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
-                        all(standing.comparable for standing in counted),
+                        all(standing.comparable for standing in every),
                         figures,
                         other_figures,
                     )

@@ -1,5 +1,6 @@
 """One table or figure of the paper with ours beside: its settings, averages and best baselines."""
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +9,7 @@ from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, common, summaries, table
 from fedgela.reproduce.document import Block, Field, Heading, Paragraph
 from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
-from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined
+from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined, counted
 
 COUNTS = ("smallest_client", "largest_client")
 
@@ -158,16 +159,14 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
     metrics = table(listed[0].table).metrics
     rows = []
     for summary in listed:
-        together = standings.together(summary.cells)
-        counted = [standing for of_cell in together for standing in of_cell]
-        if summary.row != BEST_BASELINE:
-            counted = [of_cell[0] for of_cell in together]
+        together = counted(summary, standings.together(summary.cells))
+        every = list(itertools.chain(*together))
         title = "Best baseline" if summary.row == BEST_BASELINE else _title(summary.table, summary.row)
-        name = f"{title}, {summary.dataset} {summary.column}{notes.of(counted)}"
+        name = f"{title}, {summary.dataset} {summary.column}{notes.of(every)}"
         fields: list[Field] = [name, f"{len(together)} of {len(summary.cells)}"]
         for metric in metrics:
             values = list(combined(summary, together, metric).values())
-            comparable = all(standing.comparable for standing in counted)
+            comparable = all(standing.comparable for standing in every)
             paper, ours, difference = beside(summary.printed.get(metric), values or None, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
         rows.append(fields)

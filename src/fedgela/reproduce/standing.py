@@ -47,13 +47,13 @@ class Standing:
         """GA, PA, an angle, or something measured."""
         found: dict[Draw, float] = {}
         for seed, entry in self.entries.items():
-            value = _value(entry, metric, when)
+            value = value_of(entry, metric, when)
             if value is not None:
                 found[seed, entry.data.fingerprint] = value
         return found
 
 
-def _value(entry: Entry, metric: str, when: str) -> float | None:
+def value_of(entry: Entry, metric: str, when: str) -> float | None:
     if metric in entry.measured:
         return entry.measured[metric]
     if metric in entry.angles:
@@ -140,15 +140,19 @@ def best_values(standings: Iterable[Standing], metric: str, when: str = "best") 
     return found
 
 
+def counted(summary: Summary, together: Iterable[Sequence[Standing]]) -> list[Sequence[Standing]]:
+    """Of each cell's standings those that a summary takes: a best baseline has the best of its settings, any
+    other row a method's own as in the paper."""
+    return [of_cell if summary.row == BEST_BASELINE else of_cell[:1] for of_cell in together]
+
+
 def combined(
-    summary: Summary, together: Sequence[Sequence[Standing]], metric: str, when: str = "best"
+    summary: Summary, together: Iterable[Sequence[Standing]], metric: str, when: str = "best"
 ) -> dict[Draw, float]:
-    """A summary's value on each draw on which all of its cells were run. A best baseline has the best of its
-    settings, any other row a method's own as in the paper."""
+    """A summary's value on each draw on which all of its cells were run."""
     found: dict[Draw, dict[str, float]] = {}
     for of_cell in together:
-        counted = of_cell if summary.row == BEST_BASELINE else of_cell[:1]
-        for draw, value in best_values(counted, metric, when).items():
+        for draw, value in best_values(of_cell, metric, when).items():
             found.setdefault(draw, {})[of_cell[0].cell.id] = value
     values = {draw: summary.combine(of_cells) for draw, of_cells in sorted(found.items())}
     return {draw: value for draw, value in values.items() if value is not None}
