@@ -14,7 +14,7 @@ from fedgela.resolve import resolve
 from fedgela.server import Server
 from helpers import UserError, tiny_arrays
 
-CONFIGS = 2400
+CONFIGS = 1200
 PARTS = 4  # so that two workers share them
 
 # For every key: values that may work, and values that may not. Work is kept small (few rounds, samples

@@ -48,6 +48,7 @@ def test_a_run_goes_on_after_kill_9_of_the_superlink_and_equals_a_local_run(
     run.assert_equals_a_local_run()
 
 
+@pytest.mark.federation
 def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederation) -> None:
     experiment = federation.experiment(algorithm="fedrep", rounds=2)
     run = federation.run("personal", experiment, *ALL)

@@ -12,6 +12,8 @@ from fedgela.flower.processes import is_listening
 from flower.real import Command, RealFederation, real_federation, until
 from flower.sites import HOLDINGS
 
+pytestmark = pytest.mark.federation
+
 OTHER_ADDRESS = "127.0.0.2"  # of this machine; what is tried at 127.0.0.1 only fails here
 
 
@@ -83,7 +85,6 @@ def no_database(path: Path) -> None:
     path.write_bytes(b"damaged" * 1000)
 
 
-@pytest.mark.federation
 @pytest.mark.parametrize("spoilt", [None, of_another_make, no_database])
 def test_sites_are_registered_anew_where_flowers_database_is_lost(
     federation: RealFederation, spoilt: Callable[[Path], object] | None
