@@ -16,7 +16,7 @@ from fedgela.errors import UserError, did_you_mean
 from fedgela.failures import forget_failure, keep_failure
 from fedgela.imports import is_import_path
 from fedgela.progress import View
-from fedgela.resolve import resolve
+from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, check_same, run_or_resume
 from fedgela.seeds import holds_seeds
@@ -114,6 +114,7 @@ def _with_algorithm_table(
     return {**methods, name: {**methods.get(name, {}), **algorithm}}
 
 
+@data_read_once()
 def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View) -> Comparison:
     """Run what is missing, and write the table after every run.
 

@@ -1,17 +1,53 @@
 """From what a user asks for to what is run: data loaded and split, every open choice filled in."""
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedgela.config import Experiment
-from fedgela.data import Federation, build_federation, load_dataset
+from fedgela.data import Dataset, Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
 from fedgela.data.sources import as_path
 from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
+
+_kept: ContextVar[dict[tuple[Any, ...], Dataset] | None] = ContextVar(
+    "the data set that is kept", default=None
+)
+
+
+@contextlib.contextmanager
+def data_read_once() -> Iterator[None]:
+    """Within it a data set is read once, however many runs are made on it: decoding a folder of images may
+    take longer than to train on it."""
+    if _kept.get() is not None:
+        yield
+        return
+    token = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def _data_of(e: Experiment) -> Dataset:
+    kept = _kept.get()
+    asked = (e.dataset, e.data_dir, e.image_size, e.unreadable, e.augment)
+    if kept is not None and asked in kept:
+        return kept[asked]
+    data = load_dataset(
+        e.dataset, e.data_dir, image_size=e.image_size, unreadable=e.unreadable, augment=e.augment
+    )
+    if kept is not None:
+        kept.clear()  # one at a time: they are large
+        kept[asked] = data
+    return data
 
 
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
@@ -19,13 +55,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     device = device_of(experiment.device)
     if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("tensorboard: is not installed here: pip install 'fedgela[tensorboard]'")
-    data = load_dataset(
-        experiment.dataset,
-        experiment.data_dir,
-        image_size=experiment.image_size,
-        unreadable=experiment.unreadable,
-        augment=experiment.augment,
-    )
+    data = _data_of(experiment)
     partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
     min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples
     partition = experiment.partition or ("dirichlet:0.1" if data.client_train is None else "natural")

@@ -11,13 +11,14 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
-from fedgela.resolve import resolve
+from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, run_or_resume
 from fedgela.server import Server
 from fedgela.tables import summary_of_seeds
 
 
+@data_read_once()
 def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
     if holds_seeds(path) or RunFolder(path).exists():
         raise already_holds_a_run(path)
@@ -34,6 +35,7 @@ def holds_seeds(path: Path) -> bool:
     return (path / SEEDS).exists()
 
 
+@data_read_once()
 def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Record:
     """Run or continue every seed's run; those that are finished stay as they are."""
     try:

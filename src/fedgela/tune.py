@@ -22,6 +22,7 @@ from fedgela.evaluation import Record
 from fedgela.failures import forget_failure, keep_failure
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
+from fedgela.resolve import data_read_once
 from fedgela.runfolder import TRIALS
 from fedgela.runs import run_or_resume
 
@@ -87,6 +88,7 @@ def left_out(experiment: Experiment, trials: int) -> int:
     return len(grid - tried)
 
 
+@data_read_once()
 def tune(
     experiments: Mapping[str, Experiment],
     seeds: Sequence[int],

@@ -19,7 +19,7 @@ from fedgela.reproduce.ledger import Entry, append, has, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
 from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
-from fedgela.resolve import device_of
+from fedgela.resolve import data_read_once, device_of
 from fedgela.runfolder import RunFolder
 from fedgela.runs import device_name, run_or_resume
 
@@ -106,6 +106,7 @@ class Outcome:
     stopped: str = ""  # by the budget, why
 
 
+@data_read_once()
 def run_tasks(
     tasks: Sequence[Task],
     out: Path,
