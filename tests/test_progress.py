@@ -8,7 +8,7 @@ from rich.console import Console
 from fedgela.config import Experiment
 from fedgela.evaluation import Record, diverged
 from fedgela.progress import BarView, PlainView
-from fedgela.report.loading import diverged_round
+from fedgela.saved.runs import diverged_round
 
 WHOLE: Record = {"round": 1, "train_loss": 1.5, "GA": 50.0, "local_accuracy": 75.0}
 NOBODY_ANSWERED: Record = {"round": 1, "GA": None}  # of a federation's first round

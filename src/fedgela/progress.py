@@ -42,6 +42,13 @@ NOTHING_YET = "nothing was written yet"
 SAME_COMMAND = "the same command again goes on"
 
 
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
 class View(Listener):
     """Use as a context manager around one or several runs; `label` names the one that goes on."""
 

@@ -21,7 +21,8 @@ from fedgela.algorithms import (
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
-from fedgela.models import Net, State, batchnorm_entries, build_net
+from fedgela.models import State, batchnorm_entries
+from fedgela.nets import initial_net
 from fedgela.randomness import generator
 from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
 from fedgela.schedule import parse_schedule
@@ -54,7 +55,7 @@ class Server:
         self.federation = federation.on(device)
         # who trains: the clients, or for the Centralised bound one client with all their data
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
-        self.net = self._build_net(device)
+        self.net = initial_net(experiment, federation.data).to(device)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.experiment = choose(experiment, self.net, self.trainees)
@@ -66,20 +67,6 @@ class Server:
         )
         self.schedule = parse_schedule(experiment.schedule)
         self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine, self.own_norm)
-
-    def _build_net(self, device: torch.device) -> Net:
-        data, seed = self.federation.data, self.experiment.seed
-        d = _set(self.experiment.projection)
-        return build_net(
-            _set(self.experiment.model),
-            data.spec,
-            d,
-            lambda: self.algorithm.head(d, data.classes, seed),
-            seed,
-            pretrained=self.experiment.pretrained,
-            weights=self.experiment.weights,
-            batchnorm=self.experiment.batchnorm,
-        ).to(device)
 
     def _own_norm(self) -> State:
         """The initial BatchNorm of every client, where it is the client's own for good, as in FedBN: what

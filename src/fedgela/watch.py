@@ -12,9 +12,9 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record
 from fedgela.failures import ERROR
-from fedgela.report.loading import diverged_round, read_records, read_result, run_folders
 from fedgela.runfolder import METRICS, SEEDS, RunFolder
 from fedgela.runs import best_and_last
+from fedgela.saved.runs import diverged_round, read_records, read_result, run_folders
 
 RECENT = 10  # rounds that tell how long one takes
 QUIET = 15.0  # seconds without a process after which a folder of several runs is over

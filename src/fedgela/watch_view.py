@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgela.failures import ERROR
-from fedgela.report.costs import duration
+from fedgela.progress import duration
 from fedgela.runfolder import RESULT
 from fedgela.runs import command_of_a_federation
 from fedgela.seeds import holds_seeds

@@ -15,12 +15,12 @@ from fedgela.deploy.export import export
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.report.loading import find_runs
 from fedgela.report.saved_models import ask_client
 from fedgela.resolve import resolve
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run
-from fedgela.trained import federation_of
+from fedgela.saved.federation import federation_of
+from fedgela.saved.runs import find_runs
 from helpers import listing, tiny, tiny_arrays
 
 METHODS = {

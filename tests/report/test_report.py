@@ -12,14 +12,14 @@ from rich.console import Console
 
 from fedgela.errors import UserError
 from fedgela.measures import etf_angle
+from fedgela.nets import empty_net
 from fedgela.progress import PlainView
 from fedgela.report import Report, make_report
 from fedgela.report.entries import arrange
-from fedgela.report.loading import find_runs
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import Federations
+from fedgela.saved.runs import find_runs
 from fedgela.seeds import run_seeds
-from fedgela.trained import empty_net
 from helpers import tiny
 
 

@@ -7,10 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from fedgela.algorithms import FedAvg
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.models import Net, build_net
 
 
 class Contender:
@@ -87,17 +85,3 @@ ENGINES = {
     "pfl": Engine("fedgela.bench.pfl:Pfl", ("pfl",), "pfl"),
     "fluke": Engine("fedgela.bench.fluke:Fluke", ("fluke",), "fluke-fl"),
 }
-
-
-def initial_net(experiment: Experiment, federation: Federation) -> Net:
-    """The net that the project's own server starts with, on the experiment's device."""
-    assert experiment.model is not None and experiment.projection is not None
-    d, classes = experiment.projection, federation.data.classes
-    net = build_net(
-        experiment.model,
-        federation.data.spec,
-        d,
-        lambda: FedAvg().head(d, classes, experiment.seed),
-        experiment.seed,
-    )
-    return net.to(torch.device(experiment.device))

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgela.bench.contender import Contender, initial_net
+from fedgela.bench.contender import Contender
 from fedgela.bench.plain import EVALUATION_BATCH, Samples
 from fedgela.bench.turns import Turns
 from fedgela.config import Experiment
 from fedgela.data import Federation
+from fedgela.nets import initial_net
 
 
 class Fluke(Contender):
@@ -65,7 +66,7 @@ class Fluke(Contender):
             self.federation.clients,
             _Splitter(e, self.federation),
             DDict(
-                model=initial_net(e, self.federation).cpu(),  # fluke moves it for the time of its use
+                model=initial_net(e, self.federation.data),  # fluke moves it for the time of its use
                 client=DDict(
                     batch_size=e.batch_size,
                     local_epochs=e.epochs,

@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 
 from fedgela.bench import machine
-from fedgela.bench.contender import ENGINES, PLAIN, initial_net
+from fedgela.bench.contender import ENGINES, PLAIN
 from fedgela.bench.rows import Row, Timing
 from fedgela.bench.stage import ContenderFailed, Facts, Stage
 from fedgela.bench.workloads import DEFAULT_ON_CPU, DEFAULT_ON_GPU, Task, check_workloads, prepare
 from fedgela.errors import UserError, did_you_mean
+from fedgela.nets import initial_net
 from fedgela.resolve import device_of, resolve
 from fedgela.training.choice import training_operations
 
@@ -112,7 +113,7 @@ def measure(
     """One workload. A contender that fails gets a row with its error, and the others go on."""
     resolved, federation = resolve(task.experiment)
     data = federation.data
-    net = initial_net(resolved.with_(device="cpu"), federation)
+    net = initial_net(resolved, federation.data)
     flops = training_operations(net, federation)
     rows = {name: _empty_row(name, task, resolved.device, rounds) for name in engines}
     for row in rows.values():

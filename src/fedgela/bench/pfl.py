@@ -25,11 +25,12 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.bench.contender import Contender, initial_net
+from fedgela.bench.contender import Contender
 from fedgela.bench.plain import EVALUATION_BATCH, Samples
 from fedgela.bench.turns import Turns
 from fedgela.config import Experiment
 from fedgela.data import Federation
+from fedgela.nets import initial_net
 
 
 class Pfl(Contender):
@@ -38,7 +39,7 @@ class Pfl(Contender):
     def __init__(self, experiment: Experiment, federation: Federation) -> None:
         super().__init__(experiment, federation)
         os.environ["PFL_PYTORCH_DEVICE"] = str(self.device)
-        self.net = _WithLoss(initial_net(experiment, federation))
+        self.net = _WithLoss(initial_net(experiment, federation.data).to(experiment.device))
         self.turns = Turns(self._simulate)
 
     @property

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.bench.contender import Contender, initial_net
+from fedgela.bench.contender import Contender
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.models import State
+from fedgela.nets import initial_net
 
 EVALUATION_BATCH = 1000
 
@@ -43,7 +44,7 @@ class Plain(Contender):
         self.train_of = [federation.train[k].to(self.device) for k in self.clients]
         self.test_of = [federation.test[k].to(self.device) for k in self.clients]
         self.union = torch.arange(len(data.y_test), device=self.device)
-        self.net = initial_net(experiment, federation)
+        self.net = initial_net(experiment, federation.data).to(experiment.device)
         self.model = state_of(self.net)
         self.global_accuracy = 0.0
         self.local_accuracies: list[float] = []

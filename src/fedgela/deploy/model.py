@@ -19,7 +19,7 @@ from fedgela.deploy.predictor import Predictor, Which, data_of, predictor_at_a_s
 from fedgela.errors import UserError, first_line
 from fedgela.flower.personal import personal_folder
 from fedgela.inputs import InputSpec
-from fedgela.report.loading import Run, find_runs
+from fedgela.saved.runs import Run, find_runs
 
 CARD = "fedgela.json"  # the card's name in an exported file
 EXPORTED = (".onnx", ".pt2")

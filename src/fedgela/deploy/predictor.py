@@ -17,11 +17,12 @@ from fedgela.errors import UserError
 from fedgela.flower.personal import Personal
 from fedgela.flower.server_data import server_data
 from fedgela.models import Net, State
-from fedgela.report.loading import Run
-from fedgela.report.sites import federation_at_the_server
+from fedgela.nets import empty_net
 from fedgela.runfolder import Checkpoint, FolderStore, RunFolder
+from fedgela.saved.federation import federation_of
+from fedgela.saved.runs import Run
+from fedgela.saved.sites import federation_at_the_server
 from fedgela.server import PLAIN, Server
-from fedgela.trained import empty_net, federation_of
 
 Which = Literal["last", "best"]
 Predict = Callable[[Net, Tensor], Tensor]  # logits [B, C] of normalised inputs

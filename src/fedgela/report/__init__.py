@@ -13,10 +13,10 @@ from fedgela.report.context import Context, Section
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
 from fedgela.report.entries import Entry, Setting, arrange
-from fedgela.report.loading import Run, find_runs
 from fedgela.report.page import page
 from fedgela.report.saved_models import Federations
 from fedgela.report.sections import sections
+from fedgela.saved.runs import Run, find_runs
 
 __all__ = ["Report", "make_report"]
 

@@ -10,7 +10,7 @@ from fedgela.report.colours import Style
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
 from fedgela.report.entries import Entry, Setting
-from fedgela.report.loading import Note
+from fedgela.saved.runs import Note
 
 Part = str | Grid | Picture  # a string is HTML
 

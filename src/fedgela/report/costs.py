@@ -9,10 +9,11 @@ from fedgela.errors import UserError
 from fedgela.grids import Grid
 from fedgela.measures import Traffic, best, rounds_to_reach, speedup, total_traffic, traffic
 from fedgela.models import batchnorm_entries
+from fedgela.nets import empty_net
+from fedgela.progress import duration
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import client_files
-from fedgela.trained import empty_net
 
 
 def cost_table(setting: Setting, federation: Federation | None) -> Grid:
@@ -163,10 +164,3 @@ def size(count: int) -> str:
         return "0"
     power = min(int(math.log10(count) / 3 + 1e-9), 4)
     return f"{count / 1000**power:,.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

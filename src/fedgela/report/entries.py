@@ -10,9 +10,9 @@ from typing import Any
 from fedgela.algorithms import ALGORITHMS, name_of
 from fedgela.config import Experiment, plain_table
 from fedgela.over_seeds import BOUNDS, OverSeeds, ranks, spread
-from fedgela.report.loading import Note, Run
-from fedgela.report.sites import Sites
 from fedgela.runs import HARDWARE, best_and_last
+from fedgela.saved.runs import Note, Run
+from fedgela.saved.sites import Sites
 
 # what two runs must have in common to be ranked against each other
 SAME = ("dataset", "partition", "clients", "sample", "model", "validation")

@@ -7,7 +7,7 @@ from fedgela.heat_maps import DRAWN_CLIENTS, class_map, drawn_clients
 from fedgela.html_page import paragraph
 from fedgela.report.context import Context, Section
 from fedgela.report.figures import matrix
-from fedgela.report.sites import Sites, joined
+from fedgela.saved.sites import Sites, joined
 
 
 def who_holds_what(c: Context) -> Section:

@@ -14,10 +14,11 @@ from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
 from fedgela.models import Net, State
-from fedgela.report.loading import Note, Run
-from fedgela.report.sites import Sites, federation_at_the_server
+from fedgela.nets import empty_net
 from fedgela.runfolder import RunFolder
-from fedgela.trained import empty_net, federation_of
+from fedgela.saved.federation import federation_of
+from fedgela.saved.runs import Note, Run
+from fedgela.saved.sites import Sites, federation_at_the_server
 
 BATCH = 500
 SMALL = 1_000_000  # parameters of a net that answers thousands of samples in a second or two

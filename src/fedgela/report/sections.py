@@ -12,8 +12,8 @@ from fedgela.report.model_pictures import of_models
 from fedgela.report.progress_curves import accuracy_curves, angle_curves, other_curves, personal_by_client
 from fedgela.report.results import results, what_was_run
 from fedgela.report.shared_classes import shared_by_class
-from fedgela.report.sites import Sites
 from fedgela.report.sites_section import by_site
+from fedgela.saved.sites import Sites
 
 
 def sections(context: Context) -> list[Section]:

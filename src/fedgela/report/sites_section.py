@@ -10,13 +10,14 @@ from fedgela.flower.terms import GA_OF_LOCALS
 from fedgela.grids import Cell, Grid
 from fedgela.heat_maps import HeatMap
 from fedgela.html_page import details, escape, paragraph
+from fedgela.progress import duration
 from fedgela.report.context import Context, Part, Section, file_name
-from fedgela.report.costs import duration, size
+from fedgela.report.costs import size
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Curve, Entry, personal_accuracies
 from fedgela.report.figures import curves, matrix
-from fedgela.report.loading import Run
-from fedgela.report.sites import Sites, joined
+from fedgela.saved.runs import Run
+from fedgela.saved.sites import Sites, joined
 
 
 def by_site(c: Context) -> Section:

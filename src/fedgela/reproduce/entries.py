@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 import fedgela
-from fedgela import trained
 from fedgela.config import Experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
@@ -21,6 +20,7 @@ from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remem
 from fedgela.reproduce.settings import hash_of
 from fedgela.runfolder import RunFolder
 from fedgela.runs import device_name
+from fedgela.saved.federation import federation_of
 
 PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business
 
@@ -32,7 +32,7 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
     if result is None:
         raise UserError(f"{path}: the run is not finished; 'fedgela resume {path}' goes on")
     records = folder.records()
-    federation = federation_of(experiment)
+    federation = federation_at_hand(experiment)
     angles = {name: value for name, value in _last_evaluated(records).items() if "angle_" in name}
     return Entry(
         **_common(cell, experiment),
@@ -137,10 +137,10 @@ def _git(folder: Path, *arguments: str) -> str:
     return told.stdout.strip()
 
 
-def federation_of(experiment: Experiment) -> Federation | None:
+def federation_at_hand(experiment: Experiment) -> Federation | None:
     """The run's federation, to count its samples; None where its data is not at hand."""
     try:
-        return trained.federation_of(experiment)
+        return federation_of(experiment)
     except UserError:
         return None
 

@@ -1,13 +1,12 @@
-"""What a run was trained on and the shape of its net, for all who use its models afterwards."""
+"""The data that a run was trained on, for all who use its models afterwards."""
 
 import re
 
 from fedgela.config import Experiment
-from fedgela.data import Dataset, Federation
+from fedgela.data import Federation
 from fedgela.data.catalogue import BUILT_IN, known
 from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError
-from fedgela.models import Net, build_net
 from fedgela.resolve import resolve
 
 
@@ -24,20 +23,3 @@ def _is_here(e: Experiment) -> bool:
         return True
     spelling = re.sub("[-_]", "[-_]", e.dataset)
     return known(e.dataset) is None or any(data_directory(e.data_dir).glob(f"{spelling}*.npz"))
-
-
-def empty_net(experiment: Experiment, data: Dataset) -> Net:
-    """The run's net, for a state to be loaded: nothing is fetched for weights that are then replaced."""
-    d = experiment.projection
-    assert experiment.model is not None and d is not None, "a run's config is resolved"
-    net = build_net(
-        experiment.model,
-        data.spec,
-        d,
-        lambda: experiment.algorithm.head(d, data.classes, experiment.seed),
-        experiment.seed,
-        pretrained=False,
-        batchnorm=experiment.batchnorm,
-    ).eval()
-    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
-    return net

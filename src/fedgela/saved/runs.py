@@ -11,8 +11,8 @@ from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
-from fedgela.report.sites import Sites, read_sites
 from fedgela.runfolder import CONFIG, METRICS, TABLE, RunFolder
+from fedgela.saved.sites import Sites, read_sites
 
 DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
 FEDERATION = "federation.toml"  # of the folder of a federation of sites

@@ -1,0 +1,32 @@
+"""The net of an experiment: with its initial weights, or empty for a state to be loaded."""
+
+from fedgela.config import Experiment
+from fedgela.data import Dataset
+from fedgela.models import Net, build_net
+
+
+def initial_net(experiment: Experiment, data: Dataset) -> Net:
+    """As round 1 begins with it; weights of a hub or of a file are loaded."""
+    return _build(experiment, data, experiment.pretrained, experiment.weights)
+
+
+def empty_net(experiment: Experiment, data: Dataset) -> Net:
+    """For the states of a run: nothing is fetched for weights that are then replaced."""
+    net = _build(experiment, data, pretrained=False, weights=None).eval()
+    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
+    return net
+
+
+def _build(experiment: Experiment, data: Dataset, pretrained: bool, weights: str | None) -> Net:
+    d, seed = experiment.projection, experiment.seed
+    assert experiment.model is not None and d is not None, "the experiment is resolved"
+    return build_net(
+        experiment.model,
+        data.spec,
+        d,
+        lambda: experiment.algorithm.head(d, data.classes, seed),
+        seed,
+        pretrained=pretrained,
+        weights=weights,
+        batchnorm=experiment.batchnorm,
+    )

@@ -1,0 +1,1 @@
+"""Runs as they lie in their folders, for all who use them afterwards."""
