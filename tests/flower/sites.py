@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedgela.config import Experiment
 from fedgela.data import load_dataset
@@ -15,7 +16,8 @@ from fedgela.flower.federated_server import FederatedServer, Terms
 from fedgela.flower.server_app import Gathering
 from fedgela.flower.site import Site
 from fedgela.flower.terms import RELEASES
-from helpers import tiny_arrays
+from fedgela.models import State
+from helpers import tiny, tiny_arrays
 
 CLASSES = ("cat", "cow", "dog", "hen")
 HOLDINGS = ((0, 1), (1, 2), (2, 3))  # the classes of each site
@@ -134,3 +136,15 @@ class Played:
         if self.recalled is not None:
             self.gathering.recall(self.recalled)
         return self.gathering.server()
+
+
+def small(whole: Path, **changes: Any) -> Experiment:
+    return tiny(
+        whole, **{"partition": "natural", "clients": 3, "rounds": 3, "algorithm": "fedgela"} | changes
+    )
+
+
+def assert_close(a: State, b: State) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)

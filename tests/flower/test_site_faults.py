@@ -1,0 +1,109 @@
+"""Sites that fail, hang, lie, come late or go: named, and the round goes on without them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
+
+from fedgela.errors import UserError
+from fedgela.evaluation import diverged
+from flower.sites import Played, assert_close, small
+from flower.tampering import TOLD, tampered
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize("how", [*TOLD, "hangs"])
+def test_a_faulty_site_is_named_and_the_round_goes_on_without_it(how: str, whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    server = played.server()
+    played.grid.tamper[1] = lambda answer: None if how == "hangs" else tampered(answer, how)
+    progress = server.begin()
+    record = server.step(progress)
+    told = TOLD.get(how, "no answer within")
+    assert list(record["faults"]) == ["east"] and told in record["faults"]["east"]
+    assert progress.visited.tolist() == [1, 0, 1]
+    assert all(value.isfinite().all() for value in progress.server.model.values())
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_hanging_site_is_not_asked_again_before_it_answers(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, rounds=9), whole)
+    server = played.server()
+    progress = server.begin()
+    played.grid.tamper[1] = lambda answer: None
+    server.step(progress)
+    asked = len(played.grid.seen)
+    record = server.step(progress)
+    assert record["clients"] == [0, 2] and record["faults"]["east"] == "hangs"
+    assert {site for site, _, _ in played.grid.seen[asked:]} == {0, 2}
+    del played.grid.tamper[1]
+    played.grid.answer_late(server.exchange.hanging[1])
+    assert server.step(progress)["clients"] == [0, 1, 2]
+
+
+def test_a_hanging_site_that_is_restarted_within_a_round_is_asked_again(whole: Path) -> None:
+    """Flower tells that its question is lost only as long as the site is away."""
+    played = Played(whole.parent, small(whole, rounds=9), whole)
+    server = played.server()
+    progress = server.begin()
+    played.grid.tamper[1] = lambda answer: None
+    server.step(progress)
+    lost = server.exchange.hanging[1]
+
+    def away(answer: bytes) -> bytes:
+        played.grid.answer_late(lost)
+        return answer
+
+    played.grid.tamper = {0: away}
+    server.step(progress)
+    played.grid.tamper = {}
+    played.grid.leave_unanswered(lost)
+    assert server.step(progress)["clients"] == [0, 1, 2]
+
+
+def test_a_round_without_any_answer_changes_nothing(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    server = played.server()
+    progress = server.begin()
+    before = {name: value.clone() for name, value in progress.server.model.items()}
+    played.grid.tamper = {k: lambda answer: b"" for k in range(3)}
+    record = server.step(progress)
+    assert len(record["faults"]) == 3
+    assert "train_loss" not in record and not diverged(record)  # which is no sign of divergence
+    assert_close(progress.server.model, before)
+
+
+def test_a_late_site_takes_part_from_then_on(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    played.grid.offline = {1}
+    server = played.server()
+    progress = server.begin()
+    assert server.step(progress)["clients"] == [0, 2]
+    played.grid.offline = set()
+    assert server.step(progress)["clients"] == [0, 1, 2]
+    assert progress.visited.tolist() == [2, 2, 2] and "east: takes part from now on" in played.notes
+
+
+def test_a_resumed_run_is_normalised_as_it_began_whoever_is_there(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    first, gathering = played.server(), played.gathering
+    gathering.remember(whole.parent / "agreed.json", first)
+    played.grid.offline = {0}
+    played.recalled = whole.parent / "agreed.json"
+    again = played.server()
+    assert_close(again.normalisation, first.normalisation)
+
+
+def test_too_few_sites_end_the_run_in_one_line(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole, min_sites=2)
+    server = played.server()
+    progress = server.begin()
+    played.grid.offline = {0, 1}
+    with pytest.raises(UserError, match="only 1 of at least 2 sites"):
+        server.step(progress)
+    played.grid.offline = {0, 1, 2}
+    with pytest.raises(UserError, match="only 0 of at least 2 sites are there"):
+        played.server()
