@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgela.algorithms import ALGORITHMS
-from fedgela.config import Experiment, parse_experiment
+from fedgela.config import READING, SPLITTING, Experiment, parse_experiment
 from fedgela.errors import UserError, did_you_mean
 from fedgela.failures import forget_failure, keep_failure
 from fedgela.imports import is_import_path
@@ -23,19 +23,8 @@ from fedgela.seeds import holds_seeds
 from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
-# what makes the federation, which all methods of a comparison share
-FEDERATION = {
-    "dataset",
-    "data_dir",
-    "image_size",
-    "unreadable",
-    "partition",
-    "clients",
-    "min_samples",
-    "validation",
-    "seed",
-    "partition_seed",
-}
+# what makes the federation, which all methods of a comparison share; augmentation may be a method's own
+FEDERATION = {*READING, *SPLITTING, "seed"} - {"augment"}
 SEEDS = {"seed", "partition_seed"}
 SHARED = {"model", "sample", "rounds", "eval_every"}  # what else a table's rows have in common
 

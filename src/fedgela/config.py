@@ -95,6 +95,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
+# the keys that decide a data set as it is read, and those that decide how it is split among clients
+READING = ("dataset", "data_dir", "image_size", "unreadable", "augment")
+SPLITTING = ("partition", "clients", "min_samples", "validation", "partition_seed")
+
+
 class Experiment(BaseModel):
     """Everything that decides a run's result, and where it is computed. The paper's values are defaults."""
 

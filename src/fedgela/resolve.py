@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedgela.config import Experiment
+from fedgela.config import READING, Experiment
 from fedgela.data import Dataset, Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
 from fedgela.data.sources import as_path
@@ -38,12 +38,11 @@ def data_read_once() -> Iterator[None]:
 
 def _data_of(e: Experiment) -> Dataset:
     kept = _kept.get()
-    asked = (e.dataset, e.data_dir, e.image_size, e.unreadable, e.augment)
+    asked = tuple(getattr(e, key) for key in READING)
     if kept is not None and asked in kept:
         return kept[asked]
-    data = load_dataset(
-        e.dataset, e.data_dir, image_size=e.image_size, unreadable=e.unreadable, augment=e.augment
-    )
+    how = dict(zip(READING, asked, strict=True))
+    data = load_dataset(how.pop("dataset"), **how)
     if kept is not None:
         kept.clear()  # one at a time: they are large
         kept[asked] = data

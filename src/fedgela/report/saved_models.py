@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgela.algorithms import mean_statistics
 from fedgela.algorithms.fedgela import Head
-from fedgela.config import Experiment
+from fedgela.config import READING, SPLITTING, Experiment
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
@@ -23,18 +23,6 @@ from fedgela.saved.sites import Sites, federation_at_the_server
 BATCH = 500
 SMALL = 1_000_000  # parameters of a net that answers thousands of samples in a second or two
 SAMPLES_SMALL, SAMPLES_LARGE = 10_000, 1_000
-# what decides a federation
-_DATA = (
-    "dataset",
-    "data_dir",
-    "image_size",
-    "augment",
-    "partition",
-    "clients",
-    "min_samples",
-    "partition_seed",
-    "validation",
-)
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,7 @@ class Federations:
         e = run.experiment
         if run.sites is not None:
             return self._at_the_server(run, run.sites)
-        key = tuple(getattr(e, name) for name in _DATA)
+        key = tuple(getattr(e, name) for name in (*READING, *SPLITTING))
         if key not in self._held:
             self._held[key] = self._load(e)
         federation = self._held[key]
