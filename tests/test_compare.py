@@ -1,6 +1,7 @@
 """Several methods on one federation: their table, what is run again, what is refused."""
 
 import csv
+import io
 import itertools
 import json
 import statistics
@@ -234,3 +235,26 @@ def test_data_is_read_once_for_all_runs(
     assert len(read) == 1
     run_comparison(npz, tmp_path / "b", view, ("fedavg",))  # by then the file may be another
     assert len(read) == 2
+
+
+def test_runs_of_another_split_do_not_stand_in_one_table(npz: Path, tmp_path: Path, view: PlainView) -> None:
+    run_comparison(npz, tmp_path, view, ("fedavg",), (0, 1), rounds=1, partition_seed=0)
+    both = run_comparison(npz, tmp_path, view, ("fedge",), (0, 1), rounds=1, partition_seed=0)
+    assert {row.method: sorted(row.results) for row in both.rows} == {"fedavg": [0, 1], "fedge": [0, 1]}
+    other = run_comparison(npz, tmp_path, view, ("local",), (0, 1), rounds=1, partition_seed=7)
+    assert [row.method for row in other.rows] == ["local"]
+
+
+def test_a_damaged_run_of_another_method_is_left_out(npz: Path, tmp_path: Path) -> None:
+    told = io.StringIO()
+    view = PlainView(Console(file=told, width=1000))
+    run_comparison(npz, tmp_path, view, ("fedavg",), rounds=1)
+    (tmp_path / "fedavg/seed-0/result.json").write_text("[]")
+    assert [row.method for row in run_comparison(npz, tmp_path, view, ("fedge",), rounds=1).rows] == ["fedge"]
+    assert "is left out of the table" in told.getvalue()
+
+
+def test_a_methods_table_cannot_be_another_methods(npz: Path) -> None:
+    table = tiny_table(npz) | {"methods": {"fedavg": {"algorithm": "fedprox"}}}
+    with pytest.raises(UserError, match="algorithm"):
+        experiments_of(table, [], "config")

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -361,6 +362,19 @@ def test_metrics_longer_than_the_checkpoint_are_cut(cut: Path, whole: dict[str, 
     runs.resume(cut, listener)
     assert listener.notes == []
     assert outcome_of(cut) == whole
+
+
+def test_a_run_is_not_made_shorter_than_it_is(cut: Path) -> None:
+    config = (cut / "config.toml").read_text()
+    (cut / "config.toml").write_text(re.sub(r"^rounds = \d+", "rounds = 1", config, flags=re.M))
+    with pytest.raises(UserError, match=r"rounds is 1 now, but \d+ are done"):
+        runs.resume(cut)
+
+
+def test_a_run_that_went_well_after_all_has_no_error(cut: Path) -> None:
+    (cut / "error.txt").write_text("Traceback of an earlier attempt")
+    runs.resume(cut)
+    assert not (cut / "error.txt").exists()
 
 
 def test_half_written_files_are_removed(cut: Path, whole: dict[str, Any]) -> None:

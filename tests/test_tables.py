@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fedgela.over_seeds import spread
 from fedgela.tables import Comparison, Row, summary_of_seeds
@@ -228,3 +229,17 @@ def test_what_a_row_is_called_does_not_decide_what_it_is() -> None:
     comparison = Comparison([base, bound, other])
     assert comparison.to_json()[2]["difference_to_fedavg"]["GA"]["last"]["mean"] is not None
     assert "**" not in comparison.to_markdown().splitlines()[3]  # a bound is not ranked
+
+
+def test_ranks_are_of_the_seeds_that_all_have() -> None:
+    table = Comparison([row("fedavg", (50, 50), (90, 90)), row("fedgela", (60, 60))])
+    assert table.ranks["GA", "last"] == {"fedavg": 1, "fedgela": 0}
+    assert "of the seeds that all methods have" in table.legend()
+    assert not Comparison([row("fedavg", (50, 50)), Row("fedgela", {1: result(60, 60)})]).ranks["GA", "last"]
+
+
+def test_an_error_with_brackets_is_shown_as_it_is() -> None:
+    failed = row("fedavg", (50, 50), seed="config.toml: [methods.fedavg] and [/tmp/x] are wrong")
+    console = Console(width=200, file=io.StringIO())
+    console.print(Comparison([failed]).to_rich())
+    assert "[methods.fedavg] and [/tmp/x] are wrong" in console.file.getvalue()

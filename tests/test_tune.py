@@ -199,3 +199,13 @@ def test_bad_options_end_in_one_line(
     assert stop.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_methods_own_batch_size_is_a_config_that_compare_reads(npz: Path, tmp_path: Path) -> None:
+    table = tiny_table(npz, rounds=1) | {"methods": {"fedavg": {"batch_size": 3}, "local": {}}}
+    table.pop("min_samples", None)
+    experiments = experiments_of(table, [], "config")
+    tune(experiments, [0], 1, 0.3, "both", tmp_path, PlainView(Console(quiet=True)))
+    tuned = experiments_of(tomllib.loads((tmp_path / "tuned.toml").read_text()), [], "tuned.toml")
+    assert tuned["fedavg"].batch_size == 3
+    assert {e.min_samples for e in tuned.values()} == {experiments["fedavg"].min_samples}

@@ -13,7 +13,7 @@ from typing import Any
 from fedgela.algorithms import ALGORITHMS
 from fedgela.config import READING, SPLITTING, Experiment, parse_experiment
 from fedgela.errors import UserError, did_you_mean
-from fedgela.failures import forget_failure, keep_failure
+from fedgela.failures import keep_failure
 from fedgela.imports import is_import_path
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
@@ -64,7 +64,8 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
             )
         own = {"name": path, **methods.get(path, methods.get(name, {}))}
         # what is no hyper-parameter of the method is a key of the experiment, such as its own lr
-        for_run = {key: own.pop(key) for key in list(own) if key in Experiment.model_fields}
+        keys = Experiment.model_fields.keys() - {"algorithm"}
+        for_run = {key: own.pop(key) for key in list(own) if key in keys}
         place = f"{where}: [methods.{name}]" if name in methods else where
         experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, place)
         for key in FEDERATION & for_run.keys():
@@ -128,13 +129,20 @@ def _earlier(
     """Finished runs of other methods in this folder, which stand in the same table if they are of the same
     federation, model and rounds."""
     rows: dict[str, Row] = {}
-    wanted = resolve(next(iter(experiments.values())))[0]
+    asked = next(iter(experiments.values()))
+    wanted = resolve(asked)[0]
     for path in sorted(out.glob(f"*/seed-*/{RESULT}")):
         folder, name = RunFolder(path.parent), path.parent.parent.name
         if name in experiments:
             continue
-        held, result = folder.experiment(), folder.result()
-        same_split = (held.partition_seed == held.seed) == (wanted.partition_seed == wanted.seed)
+        try:
+            held, result = folder.experiment(), folder.sound_result()
+        except UserError as error:
+            view.note(f"{str(error).splitlines()[0]}; it is left out of the table")
+            continue
+        same_split = held.partition_seed == (
+            held.seed if asked.partition_seed is None else asked.partition_seed
+        )
         shared = FEDERATION - SEEDS - {"data_dir"} | SHARED
         other = sorted(key for key in shared if getattr(held, key) != getattr(wanted, key))
         if not same_split or other:
@@ -150,8 +158,6 @@ def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None
         row.results[experiment.seed] = run_or_resume(experiment, folder, view)
     except Exception as error:
         row.errors[experiment.seed] = keep_failure(error, folder, view.note)
-    else:
-        forget_failure(folder)
 
 
 def check_possible(

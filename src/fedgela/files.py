@@ -61,6 +61,13 @@ def check_folder(folder: Path, option: str = "--out") -> None:
         raise UserError(f"{option}: {place} cannot be written to ({error.strerror})") from None
 
 
+def check_file(path: Path, kind: str) -> None:
+    """The same of a file that --out names."""
+    if path.is_dir():
+        raise UserError(f"--out: {path} is a folder; name {kind} file")
+    check_folder(path.parent)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 

@@ -43,8 +43,14 @@ class OverSeeds(ABC):
 
 
 def ranks(ranked: Mapping[str, OverSeeds], metric: str, when: str) -> dict[str, int]:
-    """0 for the best, 1 for the second; what is printed alike is ranked alike."""
-    means = {name: one.summary(metric, when)["mean"] for name, one in ranked.items()}
-    printed = {name: round(mean, 2) for name, mean in means.items() if mean is not None}
+    """0 for the best, 1 for the second, on the seeds that all of them have; what is printed alike is ranked
+    alike."""
+    values = {name: found for name, one in ranked.items() if (found := one.values(metric, when))}
+    seeds = set.intersection(*map(set, values.values())) if values else set()
+    if not seeds:
+        return {}
+    printed = {
+        name: round(statistics.fmean(found[seed] for seed in seeds), 2) for name, found in values.items()
+    }
     levels = sorted(set(printed.values()), reverse=True)
     return {name: levels.index(mean) for name, mean in printed.items()}

@@ -12,7 +12,7 @@ import torch
 from fedgela.config import READING, Experiment
 from fedgela.data import Dataset, Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
-from fedgela.data.sources import as_path
+from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
@@ -39,13 +39,16 @@ def data_read_once() -> Iterator[None]:
 def _data_of(e: Experiment) -> Dataset:
     kept = _kept.get()
     asked = tuple(getattr(e, key) for key in READING)
-    if kept is not None and asked in kept:
-        return kept[asked]
+    path = as_path(e.dataset, e.data_dir)
+    here = asked if path is None else (str(path.resolve()), *asked[1:])  # a resumed run has the whole path
+    if kept is not None and here in kept:
+        return kept[here]
+    if kept is not None:
+        kept.clear()  # one at a time: they are large
     how = dict(zip(READING, asked, strict=True))
     data = load_dataset(how.pop("dataset"), **how)
     if kept is not None:
-        kept.clear()  # one at a time: they are large
-        kept[asked] = data
+        kept[here] = data
     return data
 
 
@@ -74,9 +77,9 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     if path is not None:
         located["dataset"] = str(path.resolve())
     if experiment.data_dir is not None:
-        located["data_dir"] = str(Path(experiment.data_dir).resolve())
+        located["data_dir"] = str(data_directory(experiment.data_dir).resolve())
     if experiment.weights is not None:
-        located["weights"] = str(Path(experiment.weights).resolve())
+        located["weights"] = str(Path(experiment.weights).expanduser().resolve())
     resolved = experiment.with_(
         **located,
         partition=partition,
@@ -105,6 +108,12 @@ def without_effect(asked: Experiment, resolved: Experiment, federation: Federati
         )
     if not asked.pretrained and not is_hub_model(model):
         lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
+    data = federation.data
+    if not data.class_names and min(int(data.y_train.min()), int(data.y_test.min())) > 0:
+        lines.append(
+            f"no sample has the label 0: labels count from 0, so that there are {data.classes} classes, one "
+            "of them without samples"
+        )
     if largest < resolved.batch_size:
         lines.append(
             f"no client has a batch of {resolved.batch_size}, the largest has {largest}: each trains on one "

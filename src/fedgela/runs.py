@@ -18,6 +18,7 @@ from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, client_accuracies, diverged
+from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.resolve import resolve, without_effect
@@ -138,6 +139,9 @@ def resume(path: Path, listener: Listener | None = None, tensorboard: bool | Non
                 f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
             )
         if checkpoint:
+            done = checkpoint.progress.round
+            if done > experiment.rounds:
+                raise UserError(f"{path / CONFIG}: rounds is {experiment.rounds} now, but {done} are done")
             _check_settings(path, checkpoint.settings, _settings(server.experiment))
         with contextlib.closing(server):
             return go_on(folder, server, store, checkpoint, listener)
@@ -176,7 +180,7 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
 def check_same(experiment: Experiment, held: RunFolder) -> None:
     """A folder's run must be the one that is asked for, but for where it is computed."""
     wanted, found = resolve(experiment)[0].model_dump(), held.experiment().model_dump()
-    for key in wanted.keys() - set(HARDWARE):
+    for key in sorted(wanted.keys() - set(HARDWARE)):
         # a precision that is left to be chosen is chosen when a run begins; any other None means something
         if wanted[key] != found[key] and not (key == "precision" and wanted[key] is None):
             raise UserError(
@@ -213,7 +217,9 @@ def go_on(
         _with_events(server.experiment, folder, listener) as hearing,
         Saver(folder, store, listener.note) as saver,
     ):
-        return _go_on(folder, server, saver, checkpoint, hearing)
+        result = _go_on(folder, server, saver, checkpoint, hearing)
+    forget_failure(folder.path)
+    return result
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ METRICS = ("PA", "GA")
 WHEN = ("best", "last")
 COLUMNS = [(metric, when) for metric in METRICS for when in WHEN]
 BASELINE = "fedavg"
+RANKED = "best and second best of the seeds that all methods have"
 DIVERGED = "†: the training loss became infinite or NaN"
 
 
@@ -137,7 +138,7 @@ class Comparison:
     def to_rich(self) -> Table:
         """For a terminal, narrow enough for 80 columns: a spread stands below its mean."""
         caption = "\n".join([*self._errors(), self.legend()])
-        table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+        table = Table(box=SIMPLE_HEAD, caption=Text(caption), caption_justify="left")
         grid = self.grid()
         for i, name in enumerate(grid.head):
             stacked = "\n".join(name.rsplit(" ", 1))
@@ -154,6 +155,8 @@ class Comparison:
         text += "data it is measured on"
         if self._shows_difference():
             text += "; Δ: difference to fedavg, paired by seed"
+        if len({frozenset(row.results) for row in self.rows if row.results}) > 1:
+            text += f"; {RANKED}"
         return f"{text}; {DIVERGED}" if self._shows_diverged() else text
 
     def save(self, folder: Path) -> None:

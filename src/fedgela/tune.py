@@ -19,7 +19,7 @@ import tomli_w
 from fedgela.compare import check_possible, working_in
 from fedgela.config import Experiment, plain_table
 from fedgela.evaluation import Record
-from fedgela.failures import forget_failure, keep_failure
+from fedgela.failures import keep_failure
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
 from fedgela.resolve import data_read_once
@@ -113,7 +113,6 @@ def tune(
                         view.label = f"{name} trial {number}/{trials} seed {seed}"
                         folder = out / name / f"trial-{number}" / f"seed-{seed}"
                         results.append(run_or_resume(chosen.with_(seed=seed), folder, view))
-                        forget_failure(folder)
                         view.advance()
                     trial.GA, trial.PA = (
                         statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA")
@@ -169,6 +168,10 @@ def _save(
     for key in list(shared):  # what the methods do not have in common is each one's own
         if any(plain_table(e).get(key) != shared[key] for e in experiments.values()):
             del shared[key]
+    # a method with a batch size of its own has the others' min_samples, which is then that of all
+    for experiment in experiments.values():
+        if experiment.min_samples is not None:
+            shared["min_samples"] = experiment.min_samples
     for own in methods.values():
         for key in (*shared, "seed", "validation"):
             own.pop(key, None)

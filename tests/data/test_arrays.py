@@ -200,6 +200,42 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize("column", ["label", "client"])
+def test_a_blank_is_no_name(tmp_path: Path, column: str) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [f"{name},{i},{name}" for i, name in enumerate(["cat", "dog "] * 10)]
+    head = "label,age,client" if column == "label" else "client,age,label"
+    (tmp_path / "t.csv").write_text("\n".join([head, *rows, "cat,1,cat", " dog,1,cat"]) + "\n")
+    data = load_dataset(str(tmp_path / "t.csv"))
+    assert data.class_names == data.client_names == ("cat", "dog")
+    (tmp_path / "t.csv").write_text("\n".join([head, *rows, ",1,cat", " ,1,cat"]) + "\n")
+    with pytest.raises(UserError, match=f"column {column} lacks a value in 2 rows"):
+        load_dataset(str(tmp_path / "t.csv"))
+
+
+def test_columns_have_names_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "t.csv").write_text("label,age,age\ncat,1,2\ndog,1,2\n")
+    with pytest.raises(UserError, match="has 2 columns called age"):
+        load_dataset(str(tmp_path / "t.csv"))
+
+
+def test_what_float32_cannot_tell_apart_is_constant(tmp_path: Path) -> None:
+    """Milliseconds since 1970 on one morning: what is lost of them must not come as large numbers."""
+    rng = np.random.default_rng(0)
+    x = np.stack([1.7e12 + rng.uniform(0, 1.2e6, 40), rng.normal(size=40)], axis=1)
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(40) % 2)
+    data = load_dataset(str(tmp_path / "d.npz"))
+    assert data.inputs(data.x_train)[:, 0].abs().max() < 1e-5
+
+
+def test_clients_of_a_file_that_is_split_have_two_names(tmp_path: Path) -> None:
+    x, y = np.ones((4, 2)), [0, 1] * 2
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y, client=y)
+    with pytest.raises(UserError, match="client_train and client_test"):
+        load_dataset(str(tmp_path / "d.npz"))
+
+
 def test_labels_and_clients_may_be_names(tmp_path: Path) -> None:
     labels, clients = ["sick", "well"] * 5, ["north"] * 5 + ["east"] * 5
     data = load_dataset(str(parquet(tmp_path, label=labels, client=clients, a=np.arange(10.0))))
@@ -255,7 +291,7 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"a": [1, 2]}, "lacks a column label; it has a"),
         ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
         ({"label": [0, 1], "a": ["x", "y"]}, "column a is no column of numbers but string"),
-        ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 rows"),
+        ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 row"),
         ({"label": [0.5, 1], "a": [1, 2]}, "column label must be integers or strings, not float64"),
         ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),
         ({"label": [0, 1], "a": [1, 2], "split": ["train", "val"]}, "must say 'train' or 'test', not 'val'"),

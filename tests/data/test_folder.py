@@ -1,3 +1,4 @@
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,16 @@ def test_a_site_may_lack_a_class_that_another_has(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder or file .*nowhere"):
         load(tmp_path / "nowhere")
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, scandir = fill(tmp_path / "pets", "cat", "dog", "bird"), os.scandir
+
+    def refused(place: Any) -> Any:
+        if str(place).endswith("bird"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UserError, match="bird: cannot be read"):
+        load(root)

@@ -143,3 +143,34 @@ def test_image_files_need_a_model_of_squares(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no images"):
         read_samples(tmp_path / "empty", GREY, CLASSES)
+
+
+def test_a_folder_is_read_as_for_training(tmp_path: Path) -> None:
+    """Hidden folders are passed over, links keep the names they have here, and circles end."""
+    there = save(tmp_path / "store/1.png", (1,))
+    save(tmp_path / "in/.checkpoints/1.png", (2,))
+    (tmp_path / "in/cat").mkdir(parents=True)
+    (tmp_path / "in/cat/1.png").symlink_to(there)
+    (tmp_path / "in/cat/again").symlink_to(tmp_path / "in", target_is_directory=True)
+    found = read_samples(tmp_path / "in", GREY, CLASSES)
+    assert (found.names, found.labels) == (["cat/1.png"], ["cat"])
+
+
+def test_only_cells_of_the_models_columns_must_be_there(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c,comment\n1,2,3,\n4,5,6,late\n")
+    assert read_samples(path, FEATURES, CLASSES, ("a", "b", "c")).x.tolist() == [[1, 2, 3], [4, 5, 6]]
+    path.write_text("a,b,c\n1,2,3\n4,,6\n")
+    with pytest.raises(UserError, match=r"column b lacks a value in 1 row$"):
+        read_samples(path, FEATURES, CLASSES, ("a", "b", "c"))
+
+
+def test_a_damaged_image_is_named_by_its_row_in_the_file(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    picture = save(tmp_path / "p.png", (7,)).read_bytes()
+    columns = {"image": [picture, picture, b"damaged"], "split": ["train", "train", "test"]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="row 2"):
+        read_samples(tmp_path / "t.parquet", GREY, CLASSES)

@@ -467,3 +467,19 @@ def test_models_are_asked_in_the_precision_they_were_trained_in(comparison: Path
     for precision in ("bf16", "fp32"):
         net = empty_net(runs[0].experiment.with_(precision=precision), federation.data)
         assert net.in_bf16 == (precision == "bf16")
+
+
+def test_a_fixed_split_is_one_entry_over_its_seeds_and_not_ranked_with_others(
+    made_run: Callable[..., Path],
+) -> None:
+    for seed in (0, 1):  # with partition_seed = 0, seed 0 looks as if its split followed the seed
+        made_run(f"a/seed-{seed}", [50.0], seed=seed, partition_seed=0)
+    made_run("b/seed-0", [60.0], partition_seed=7)
+    last = made_run("c/seed-0", [60.0], partition="iid", partition_seed=0)
+    settings = arrange(find_runs([last.parent.parent], print), print)
+    assert [(s.split, [len(e.runs) for e in s.entries]) for s in settings] == [
+        (0, [2]),
+        (7, [1]),
+        ("the seed", [1]),
+    ]
+    assert "dirichlet:0.1 (partition_seed 7)" in settings[1].title

@@ -52,10 +52,10 @@ def predict(
     from fedgela.deploy.model import load_model
     from fedgela.deploy.prediction import predict
     from fedgela.deploy.samples import read_samples
-    from fedgela.files import check_folder
+    from fedgela.files import check_file
 
     if out is not None:
-        check_folder(out.parent)
+        check_file(out, "a CSV")
     loaded = load_model(model, client, _which(round))
     card = loaded.card
     read = read_samples(samples, card.input, card.classes, card.features, "skip" if skip else "error")

@@ -87,13 +87,11 @@ def report(
 ) -> None:
     """Write one HTML file that shows runs and compares them; it needs no network and no server."""
     from fedgela import report as reporting
-    from fedgela.files import check_folder
+    from fedgela.files import check_file, check_folder
 
     if features not in ("pca", "tsne"):
         raise UserError(f"--features: pca or tsne, not {features!r}")
-    if out.is_dir():
-        raise UserError(f"--out: {out} is a folder; name an HTML file")
-    check_folder(out.parent)
+    check_file(out, "an HTML")
     if figures is not None:
         check_folder(figures, "--figures")
     made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))

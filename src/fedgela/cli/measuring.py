@@ -28,12 +28,10 @@ def bench(
 ) -> None:
     """Measure samples a second: this engine beside the plain loop and other frameworks."""
     from fedgela import bench as benchmark
-    from fedgela.files import check_folder, write_json
+    from fedgela.files import check_file, write_json
 
     if out is not None:
-        if out.is_dir() or not out.parent.is_dir():
-            raise UserError(f"--out: {out} is to be a file in a folder that exists")
-        check_folder(out.parent)
+        check_file(out, "a JSON")
     options = benchmark.Options(
         workloads=names_of(workload),
         engines=names_of(engines),
@@ -47,6 +45,7 @@ def bench(
 
     def keep(rows: list[benchmark.Row]) -> None:
         if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
             write_json(out, benchmark.to_json(rows))
 
     rows = benchmark.run(options, lambda line: print(line, file=sys.stderr, flush=True), keep)

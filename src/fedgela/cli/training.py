@@ -145,12 +145,10 @@ def burden(
 ) -> None:
     """Measure what each method costs a client: time, and parameters held, kept and sent."""
     from fedgela import burden as measuring
-    from fedgela.files import check_folder, write_json
+    from fedgela.files import check_file, write_json
 
     if out is not None:
-        if out.is_dir():
-            raise UserError(f"--out: {out} is a folder; name a JSON file")
-        check_folder(out.parent)
+        check_file(out, "a JSON")
     burdens = measuring.measure(methods_of(context)[0], repetitions)
     print("\n".join(measuring.lines(burdens)))
     if out is not None:

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,10 @@ def _images(root: Path) -> list[Image]:
     found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
     folders: list[tuple[str, ...]] = []
     passed_over: list[str] = []
-    for place, inner, files in os.walk(root, followlinks=True):
-        parts = Path(place).relative_to(root).parts
-        inner[:] = sorted(name for name in inner if _visible(name)) if len(parts) < DEEPEST else []
+    for parts, files in walk(root, DEEPEST):
         folders.append(parts)
-        found += [(parts, name) for name in sorted(files) if _visible(name) and _is_image(name)]
-        passed_over += [name for name in files if _visible(name) and not _is_image(name)]
+        found += [(parts, name) for name in files if is_image(name)]
+        passed_over += [name for name in files if not is_image(name)]
     if not found:
         other = Counter(Path(name).suffix.lower() for name in passed_over).most_common(1)
         besides = (
@@ -92,11 +91,30 @@ def _images(root: Path) -> list[Image]:
     return sorted(images)
 
 
+def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """The folders below a root, by their names from there, and the files in each; links are followed, but not
+    in circles. What may not be read is an error: a class would be missing."""
+
+    def fail(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    for place, inner, files in os.walk(root, followlinks=True, onerror=fail):
+        parts, here = Path(place).relative_to(root).parts, Path(place).resolve()
+        inner[:] = sorted(
+            name
+            for name in inner
+            if _visible(name)
+            and (deepest is None or len(parts) < deepest)
+            and not here.is_relative_to(Path(place, name).resolve())
+        )
+        yield parts, sorted(name for name in files if _visible(name))
+
+
 def _visible(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 

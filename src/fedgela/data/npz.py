@@ -37,6 +37,8 @@ def load_npz(name: str, path: Path) -> Dataset:
     with naming(path):
         if {"text", "offset", "role"} <= arrays.keys():
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
+        if "client" in arrays and set(PARTS) & arrays.keys():
+            raise UserError("has client beside x_train; the clients are client_train and client_test then")
         if {"x", "y"} <= arrays.keys() and not set(PARTS) & arrays.keys():
             arrays = _split(arrays)
         for one, other in (("x", "y"), ("y", "x")):

@@ -59,7 +59,7 @@ def as_path(name: str, data_dir: str | None = None) -> Path | None:
 
     What looks like a path is one; a bare word is a folder only where no data set has that name.
     """
-    path = Path(name).expanduser()
+    path = _expanded(name)
     if path.suffix in FILES or len(path.parts) > 1 or name.startswith((".", "~")):
         if not (_is_file(path) or _is_folder(path)):
             raise UserError(
@@ -71,6 +71,13 @@ def as_path(name: str, data_dir: str | None = None) -> Path | None:
     if name in BUILT_IN or known(name) or _in_data_directory(name, data_dir) or not _is_folder(path):
         return None
     return path
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody, who is not known here
+        return Path(name)
 
 
 def _is_file(path: Path) -> bool:
@@ -93,11 +100,24 @@ def _is_folder(path: Path) -> bool:
 def data_directory(data_dir: str | None) -> Path:
     """Where data is looked for: --data-dir, or else FEDGELA_DATA, or else the user's cache folder."""
     if data_dir is not None:
-        return Path(data_dir)
+        return _expanded(data_dir)
     if "FEDGELA_DATA" in os.environ:
-        return Path(os.environ["FEDGELA_DATA"])
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "fedgela"
+        return _expanded(os.environ["FEDGELA_DATA"])
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedgela"
+
+
+def is_at_hand(name: str, data_dir: str | None, image_size: int | None) -> bool:
+    """Whether nothing must be fetched for it."""
+    source = known(name)
+    if name in BUILT_IN or source is None or as_path(name, data_dir) is not None:
+        return True
+    return _in_data_directory(_stem(name, source, image_size), data_dir) is not None
+
+
+def _stem(name: str, source: Source | None, image_size: int | None) -> str:
+    """The name of a data set's file; another size is another file."""
+    other = source is not None and source.kind == "image" and image_size not in (None, source.size)
+    return f"{name}_{image_size}" if other else name
 
 
 def _in_data_directory(name: str, data_dir: str | None) -> Path | None:
@@ -110,9 +130,7 @@ def _in_data_directory(name: str, data_dir: str | None) -> Path | None:
 
 def _by_name(name: str, data_dir: str | None, image_size: int | None) -> Dataset:
     source = known(name)
-    stem = name
-    if source is not None and source.kind == "image" and image_size not in (None, source.size):
-        stem = f"{name}_{image_size}"  # another size is another file
+    stem = _stem(name, source, image_size)
     path = _in_data_directory(stem, data_dir)
     if path is None:
         if source is None:

@@ -1,6 +1,7 @@
 """A .parquet or .csv file of the user's own: columns label, image or numbers, perhaps client and split."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
     with naming(path):
         if "label" not in table.column_names:
             raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
+        check_whole(table, table.column_names)
         return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
 
 
 def read_table(path: Path) -> Any:
-    """A pyarrow.Table that has rows, and a value in each of its cells; without the index that pandas keeps
+    """A pyarrow.Table that has rows, and columns by names of their own; without the index that pandas keeps
     beside the columns, which numbers the rows and may tell their labels."""
     try:
         import pyarrow
@@ -45,10 +47,26 @@ def read_table(path: Path) -> Any:
     with naming(path):
         if table.num_rows == 0:
             raise UserError("holds no rows")
-        for column in table.column_names:
-            if table[column].null_count:
-                raise UserError(f"column {column} lacks a value in {table[column].null_count} rows")
+        for column, count in Counter(table.column_names).items():
+            if count > 1:
+                raise UserError(f"has {count} columns called {column}")
     return table
+
+
+def check_whole(table: Any, columns: Iterable[str]) -> None:
+    """These columns must have a value in each cell; a blank is none."""
+    import pyarrow
+    import pyarrow.compute
+
+    for column in columns:
+        cells = table[column]
+        lacking = cells.null_count
+        if pyarrow.types.is_string(cells.type) or pyarrow.types.is_large_string(cells.type):
+            blank = pyarrow.compute.equal(pyarrow.compute.utf8_trim_whitespace(cells), "")
+            lacking += pyarrow.compute.sum(blank).as_py() or 0
+        if lacking:
+            rows = "1 row" if lacking == 1 else f"{lacking} rows"
+            raise UserError(f"column {column} lacks a value in {rows}")
 
 
 def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
@@ -57,36 +75,36 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
     client_names: tuple[str, ...] = ()
     if "client" in table.column_names:
         client, client_names = codes(table["client"].to_numpy(), "client")
+    columns: tuple[str, ...] = ()  # that are numbers
     if "image" in table.column_names:
-        encoded, test = encoded_images(table["image"]), _test(table, y, client)
-        decoded = decode(encoded, size)
+        decoded = decode(encoded_images(table["image"]), size)
         decoded.check_depth()
         x, read = without_unreadable(decoded, row_name, unreadable)
-        y, test = y[read], test[read]
-        client = None if client is None else client[read]
     else:
-        x, test = features(table, feature_names(table)), _test(table, y, client)
+        columns = feature_names(table)
+        x, read = features(table, columns), np.ones(len(y), dtype=bool)
+    test = _test(table, y, client)
     return split_dataset(
         name,
         x,
-        y,
-        test,
-        client,
+        y[read],
+        test[read],
+        None if client is None else client[read],
         class_names=class_names,
         client_names=client_names,
-        feature_names=() if "image" in table.column_names else feature_names(table),
+        feature_names=columns,
     )
 
 
 def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Integers as they are, false and true as 0 and 1; strings as their places among the sorted names, which
-    come with them."""
+    come with them. Blanks around a name are nobody's intention."""
     if values.dtype == np.bool_:
         return values.astype(np.int64), ()
     if np.issubdtype(values.dtype, np.integer):
         return values, ()
     if values.dtype.kind in "OU" and all(isinstance(value, str) for value in values.tolist()):
-        names, places = np.unique(values.astype(str), return_inverse=True)
+        names, places = np.unique([value.strip() for value in values.tolist()], return_inverse=True)
         return places.astype(np.int64), tuple(names.tolist())
     raise UserError(f"column {column} must be integers or strings, not {values.dtype}")
 

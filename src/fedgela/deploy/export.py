@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, quiet, trained_model
 from fedgela.deploy.predictor import Predictor, Which
 from fedgela.errors import UserError, first_line
-from fedgela.files import TEMPORARY, check_folder
+from fedgela.files import TEMPORARY, check_file
 from fedgela.inputs import InputSpec
 
 CHECKED = 32  # samples that the file is asked after it is written
@@ -25,7 +25,7 @@ def export(
     its card, and the largest difference to the model in any probability."""
     if out.suffix not in EXPORTED:
         raise UserError(f"--out: a file ending in {' or '.join(EXPORTED)}, not {out.name!r}")
-    check_folder(out.parent)
+    check_file(out, "an .onnx or .pt2")
     _require(out.suffix)
     predictor, card = trained_model(path, client, which)
     samples = _samples(card.input)

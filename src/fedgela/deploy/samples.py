@@ -1,6 +1,5 @@
 """Samples to be predicted: image files and folders of them, arrays and tables; labels where there are any."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,18 @@ import torch
 from torch import Tensor
 
 from fedgela.data.dataset import REAL, as_float32
+from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
 from fedgela.data.npz import names_of, naming, read_arrays
-from fedgela.data.table import encoded_images, feature_names, features, read_table, row_name, split_of
+from fedgela.data.table import (
+    check_whole,
+    encoded_images,
+    feature_names,
+    features,
+    read_table,
+    row_name,
+    split_of,
+)
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec
@@ -62,20 +70,19 @@ def _of_images(path: Path, spec: InputSpec, classes: Sequence[str], unreadable: 
         raise UserError(f"holds no images ({', '.join(SUFFIXES)})")
     root = path if path.is_dir() else path.parent
     names = [str(file.relative_to(root)) for file in files]
-    x, read = without_unreadable(decode(files, size, channels), lambda i: names[i], unreadable, SKIP)
+    decoded = decode(files, size, channels)
+    decoded.check_depth()
+    x, read = without_unreadable(decoded, lambda i: names[i], unreadable, SKIP)
     kept = [i for i, ok in enumerate(read) if ok]
     # a folder that is called like a class says what its images are; if all are, they are labels
-    folders = [files[i].resolve().parent.name for i in kept]
+    folders = [files[i].absolute().parent.name for i in kept]
     labels = folders if set(folders) <= set(classes) else None
     return Samples([names[i] for i in kept], _image_tensor(x, spec), labels)
 
 
 def _image_files(folder: Path) -> list[Path]:
     return sorted(
-        Path(place, name)
-        for place, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        folder.joinpath(*parts, name) for parts, names in walk(folder) for name in names if is_image(name)
     )
 
 
@@ -134,11 +141,15 @@ def _of_table(
     if "split" in table.column_names and (test := split_of(table)).any():
         rows = rows[test]
         table = table.take(rows)
+    columns = columns or feature_names(table)
+    used = ["image"] if "image" in table.column_names else [c for c in columns if c in table.column_names]
+    check_whole(table, [*used, *(["label"] if "label" in table.column_names else [])])
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
-        x, read = without_unreadable(decoded, row_name, unreadable, SKIP)
+        decoded.check_depth()
+        x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable, SKIP)
     else:
-        x, read = features(table, columns or feature_names(table)), np.ones(len(rows), dtype=bool)
+        x, read = features(table, columns), np.ones(len(rows), dtype=bool)
     rows, labels = rows[read], None
     if "label" in table.column_names:
         labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes)
@@ -168,7 +179,7 @@ def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str])
             raise UserError(f"labels must be from 0 to {len(known) - 1}, {whose}")
         labels = [known[place] for place in places]
     else:
-        labels = [str(label) for label in y.tolist()]
+        labels = [str(label).strip() for label in y.tolist()]
     strange = sorted(set(labels) - set(classes))
     if strange:
         raise UserError(f"the label {strange[0]!r} is none of the model's classes")

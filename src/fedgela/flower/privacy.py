@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedgela.algorithms import Update
 from fedgela.errors import UserError
@@ -67,10 +69,8 @@ class CentralPrivacy:
             factor = min(1.0, self.clip / max(float(state_norm(change)), 1e-12))
             for name, value in change.items():
                 total[name] += factor * value
-        # not from the run's seed, which the sites know
-        draws = torch.Generator().manual_seed(secrets.randbits(63))
         for value in total.values():
-            value += self.noise * self.clip * torch.randn(value.shape, generator=draws).to(value)
+            value += self.noise * self.clip * _normal(value.shape).to(value)
         return Update(0, 1, {name: before[name] + value / sites for name, value in total.items()})
 
     def epsilon(self, releases: int) -> float:
@@ -79,6 +79,15 @@ class CentralPrivacy:
         accountant = accounting.rdp.RdpAccountant()
         accountant.compose(accounting.GaussianDpEvent(self.noise), releases)
         return float(accountant.get_epsilon(self.delta))
+
+
+def _normal(shape: torch.Size) -> Tensor:
+    """Standard normal draws from the system's cryptographic source: the run's seed is known to the sites, and
+    torch's generators have 2^32 seeds, which whoever sees a noisy model could go through."""
+    draws = np.frombuffer(secrets.token_bytes(8 * shape.numel()), dtype=np.uint64)
+    uniform = ((draws >> 11) + 0.5) / 2**53
+    drawn: Tensor = torch.special.ndtri(torch.from_numpy(uniform))
+    return drawn.view(shape)
 
 
 class Releases:

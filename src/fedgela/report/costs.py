@@ -1,13 +1,13 @@
 """Time, messages and memory of every entry, and rounds to FedAvg's best GA."""
 
+import contextlib
 import math
 import statistics
-from collections.abc import Sequence
 
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.grids import Grid
-from fedgela.measures import Traffic, best, rounds_to_reach, speedup, total_traffic, traffic
+from fedgela.measures import best, rounds_to_reach, speedup, total_traffic, traffic
 from fedgela.models import batchnorm_entries
 from fedgela.nets import empty_net
 from fedgela.progress import duration
@@ -120,7 +120,8 @@ def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
     one = traffic(e.algorithm, net.state_dict(), federation.train_counts[0], e.projection, e.seed, stays)
     totals = [total_traffic(one, run.records, federation.clients) for run in entry.runs.values()]
     return [
-        *_both(one),
+        size(one.up),
+        size(one.down),
         *(size(round(statistics.fmean(t))) for t in zip(*totals, strict=True)),
         f"{parameters:,}",
     ]
@@ -133,16 +134,14 @@ def _messages_sent(entry: Entry, federation: Federation | None) -> list[str]:
     rounds = [record for records in counted for record in records if record.get("clients")]
     parameters = "-"
     if federation is not None:
-        parameters = f"{sum(p.numel() for p in empty_net(entry.experiment, federation.data).parameters()):,}"
+        with contextlib.suppress(UserError):  # a model that is not on this machine
+            net = empty_net(entry.experiment, federation.data)
+            parameters = f"{sum(p.numel() for p in net.parameters()):,}"
     if not rounds:
         return ["-"] * 4 + [parameters]
     one = [round(statistics.fmean(r[way] / len(r["clients"]) for r in rounds)) for way in ways]
     total = [round(statistics.fmean(sum(r[way] for r in records) for records in counted)) for way in ways]
     return [*map(size, one), *map(size, total), parameters]
-
-
-def _both(one: Traffic) -> Sequence[str]:
-    return size(one.up), size(one.down)
 
 
 def _kept(entry: Entry) -> str:
@@ -162,5 +161,5 @@ def size(count: int) -> str:
     """Bytes in words: 1.5 MB is 1,500,000 bytes."""
     if count == 0:
         return "0"
-    power = min(int(math.log10(count) / 3 + 1e-9), 4)
+    power = min(int(math.log10(float(f"{count:.3g}")) / 3 + 1e-9), 4)  # 999,999 bytes are shown as 1 MB
     return f"{count / 1000**power:,.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

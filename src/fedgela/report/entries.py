@@ -14,8 +14,9 @@ from fedgela.runs import HARDWARE, best_and_last
 from fedgela.saved.runs import Note, Run
 from fedgela.saved.sites import Sites
 
-# what two runs must have in common to be ranked against each other
-SAME = ("dataset", "partition", "clients", "sample", "model", "validation")
+# what two runs must have in common to be ranked against each other, beside how they are split
+SAME = ("dataset", "image_size", "partition", "clients", "sample", "model", "validation")
+FOLLOWS = "the seed"  # a split that every seed has its own of
 _METHODS = list(ALGORITHMS)  # in the order of the paper's tables
 
 
@@ -101,7 +102,7 @@ def personal_accuracies(run: Run) -> list[float | None]:
 class Setting:
     """Entries that can be compared: the same data, clients, participation and model."""
 
-    key: tuple[Any, ...]
+    split: str | int = FOLLOWS
     entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -121,7 +122,8 @@ class Setting:
             return f"a federation of {e.clients} sites{part}, {e.model}"
         dataset = re.split(r"[\\/]", e.dataset)[-1]
         held = f", validated on {e.validation:.0%} of the training data" if e.validation else ""
-        return f"{dataset}, {e.partition}, {e.clients} clients{part}, {e.model}{held}"
+        split = "" if self.split == FOLLOWS else f" (partition_seed {self.split})"
+        return f"{dataset}, {e.partition}{split}, {e.clients} clients{part}, {e.model}{held}"
 
     @property
     def fedavg(self) -> Entry | None:
@@ -150,14 +152,17 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
     federation are one setting."""
     settings: dict[tuple[Any, ...], Setting] = {}
     groups: dict[tuple[tuple[Any, ...], str, str], Entry] = {}
-    for run in runs:
-        key = tuple(getattr(run.experiment, name) for name in SAME)
+    for run, split in zip(runs, _splits(runs), strict=True):
+        e = run.experiment
+        key = (split, *(getattr(e, name) for name in SAME))
+        if (e.partition or "").startswith("dirichlet"):
+            key += (e.min_samples,)  # by which some draws are drawn again
         if run.sites is not None:
             key += (run.sites.terms.federation, run.sites.test_data)
         place = (key, run.name, repr(sorted(_identity(run).items())))
         if place not in groups:
             groups[place] = Entry(run.name)
-            settings.setdefault(key, Setting(key)).entries.append(groups[place])
+            settings.setdefault(key, Setting(split)).entries.append(groups[place])
         entry = groups[place]
         held = entry.runs.get(run.seed)
         if held is None or _further(run) > _further(held):
@@ -179,6 +184,24 @@ def _further(run: Run) -> tuple[bool, int]:
     return run.result is not None, run.rounds_done
 
 
+def _splits(runs: Sequence[Run]) -> list[str | int]:
+    """Whether each run's split follows its seed, or is a fixed one. With partition_seed = 0 for all seeds,
+    seed 0's looks as if it followed: the other seeds of the same experiment tell."""
+    identities = [repr((run.name, sorted(_identity(run).items()))) for run in runs]
+    named = list(zip(runs, identities, strict=True))
+    fixed = {(identity, seed) for run, identity in named if (seed := _fixed(run)) is not None}
+    splits: list[str | int] = []
+    for run, identity in named:
+        seed = _fixed(run)
+        splits.append(seed if seed is not None else run.seed if (identity, run.seed) in fixed else FOLLOWS)
+    return splits
+
+
+def _fixed(run: Run) -> int | None:
+    """The seed of its split, where it is certainly not the run's own."""
+    return None if run.experiment.partition_seed == run.seed else run.experiment.partition_seed
+
+
 def _identity(run: Run) -> dict[str, Any]:
     """What makes an experiment another one, flat: without the seeds, where it is computed and what else is
     measured of it."""
@@ -187,10 +210,8 @@ def _identity(run: Run) -> dict[str, Any]:
         table |= {key: getattr(run.sites.terms, key) for key in ("wire", "dp_noise", "dp_clip")}
     algorithm = table.pop("algorithm")
     own = {f"algorithm.{key}": value for key, value in algorithm.items()}
-    # the split follows the seed unless it was fixed
-    if table.get("partition_seed") == table["seed"]:
-        table["partition_seed"] = "the seed"
-    return {k: v for k, v in (table | own).items() if k not in ("seed", "track", *HARDWARE)}
+    left_out = ("seed", "partition_seed", "track", *HARDWARE)
+    return {k: v for k, v in (table | own).items() if k not in left_out}
 
 
 def _tell_apart(entries: Sequence[Entry]) -> None:

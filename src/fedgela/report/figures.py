@@ -140,12 +140,19 @@ def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
         rounds = [rounds[i] for i in chosen]
     columns: dict[str, dict[int, str]] = {}
     for label, curve in series.items():
-        cells = (mean_std({"mean": m, "std": s}) for m, s in zip(curve.mean, curve.std, strict=True))
+        both = zip(curve.mean, curve.std, strict=True)
+        small = any(0 < abs(mean) < 0.1 for mean in curve.mean)
+        cells = (_precise(m, s) if small else mean_std({"mean": m, "std": s}) for m, s in both)
         columns[label] = dict(zip(curve.rounds, cells, strict=True))
     for label, marks in points.items():
         columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
     rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
     return Grid(["round", *columns], rows)
+
+
+def _precise(mean: float, std: float | None) -> str:
+    """Losses and measures of collapse go over many powers of ten."""
+    return f"{mean:.4g}" + ("" if std is None else f" ± {std:.2g}")
 
 
 def client_dots(

@@ -42,9 +42,9 @@ def _finetuned_marks(c: Context) -> dict[str, list[tuple[float, float]]]:
     """PA of methods that are fine-tuned after the last round: that round, and the mean over seeds."""
     marks = {}
     for entry in c.setting.entries:
-        held = [
-            run.result for run in entry.runs.values() if run.result and run.result.get("PA_of") == "finetuned"
-        ]
+        results = [run.result or {} for run in entry.runs.values()]
+        # sites that had gone by then are not fine-tuned
+        held = [result for result in results if result.get("PA_of") == "finetuned" and "PA" in result]
         if held:
             last_round = max(r["PA"]["last_round"] for r in held)
             marks[entry.label] = [(float(last_round), float(np.mean([r["PA"]["last"] for r in held])))]

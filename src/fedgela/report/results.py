@@ -8,9 +8,7 @@ from fedgela.over_seeds import mean_std
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.paper_numbers import paper_number
-from fedgela.tables import DIVERGED
-
-COLUMNS = [(metric, when) for metric in ("PA", "GA") for when in ("best", "last")]
+from fedgela.tables import COLUMNS, DIVERGED, METRICS, RANKED
 
 
 def what_was_run(c: Context) -> Section:
@@ -67,7 +65,7 @@ def _unfinished(setting: Setting) -> list[Part]:
 def results(c: Context) -> Section:
     """The table, with the paper's numbers where it has them."""
     setting = c.setting
-    paper = {(en.label, m): paper_number(en, m) for en in setting.entries for m in ("PA", "GA")}
+    paper = {(en.label, m): paper_number(en, m) for en in setting.entries for m in METRICS}
     cited = {m for (_, m), found in paper.items() if found}
     base = setting.fedavg if len(setting.entries) > 1 else None
     head = ["method"]
@@ -75,9 +73,9 @@ def results(c: Context) -> Section:
         head.append(f"{metric} {when}")
         if when == "best" and metric in cited:
             head.append(f"paper's {metric}")
-    head += [f"Δ {metric} last" for metric in ("PA", "GA")] if base else []
+    head += [f"Δ {metric} last" for metric in METRICS] if base else []
     entries = setting.entries
-    balanced = [metric for metric in ("PA", "GA") if any(_differs(entry, metric) for entry in entries)]
+    balanced = [metric for metric in METRICS if any(_differs(entry, metric) for entry in entries)]
     head += [f"{metric} balanced, last" for metric in balanced]
     ranks = {column: setting.ranks(*column) for column in COLUMNS}
     rows: list[list[Cell]] = []
@@ -91,7 +89,7 @@ def results(c: Context) -> Section:
                 found = paper[entry.label, metric]
                 row.append((found[0].text, "paper") if found else "")
         if base is not None:
-            row += ["" if entry is base else _difference(entry, base, metric) for metric in ("PA", "GA")]
+            row += ["" if entry is base else _difference(entry, base, metric) for metric in METRICS]
         row += [mean_std(entry.summary(f"{metric}_balanced", "last")) for metric in balanced]
         rows.append(row)
     return Section("Results", [Grid(head, rows, _legend(c, paper, base), sortable=True)])
@@ -126,7 +124,9 @@ def _legend(
     text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on "
     text += setting.sites.GA_on if setting.sites else "all"
     text += f"; Δ: difference to {base.label}, paired by seed" if base else ""
-    if any(_differs(entry, metric) for entry in setting.entries for metric in ("PA", "GA")):
+    if setting.ranks("GA", "last") and len({frozenset(entry.runs) for entry in setting.entries}) > 1:
+        text += f"; {RANKED}"
+    if any(_differs(entry, metric) for entry in setting.entries for metric in METRICS):
         text += "; balanced: the mean over classes instead of samples"
     tables = sorted({found[1] for found in paper.values() if found})
     text += f"; the paper's: {', '.join(tables)}" if tables else ""
