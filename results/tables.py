@@ -64,7 +64,7 @@ def tuned(name: str) -> list[str]:
     for trial in json.loads((ROOT / f"results/sweeps/{name}.json").read_text())["trials"]:
         trials[trial["method"]].append(trial)
     lines = [
-        "| method | trials | by default | GA | PA | the best | GA | PA |",
+        "| method | trials | first trial | GA | PA | the best | GA | PA |",
         "|---|---|---|---|---|---|---|---|",
     ]
 
@@ -297,6 +297,24 @@ def phi_measured() -> list[str]:
     return lines
 
 
+def length_and_form() -> list[str]:
+    """GA over seeds by Phi's form and E_W."""
+    groups: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in _data("sweeps/length-and-form")["rows"]:
+        groups[row["partition"], row["phi"]][row["E_W"]].append(row["GA"])
+    lengths = sorted({E_W for group in groups.values() for E_W in group})
+    lines = [
+        "| split | Phi | " + " | ".join(f"E_W = {E_W:g}" for E_W in lengths) + " |",
+        "|---" * (len(lengths) + 2) + "|",
+    ]
+    for (partition, form), group in groups.items():
+        cells = [
+            f"{statistics.fmean(group[E_W]):.1f} ± {statistics.stdev(group[E_W]):.1f}" for E_W in lengths
+        ]
+        lines.append(f"| `{partition}` | {form} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def phi_forms() -> list[str]:
     """GA and local accuracy of FedGELA's forms of Phi, and of FedAvg beside them, by data and split."""
     rows = _data("sweeps/phi-forms")["rows"]
@@ -356,6 +374,7 @@ def render(marker: str) -> list[str]:
         "federation-overhead": federation_overhead,
         "growth": growth,
         "keys": keys,
+        "length-and-form": length_and_form,
         "measured": measured,
         "phi-forms": phi_forms,
         "phi-measured": phi_measured,

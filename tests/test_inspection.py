@@ -231,7 +231,7 @@ def test_the_verdict_is_one_line_with_reason_settings_and_source() -> None:
     line = report.verdict(looked_at([[90, 5, 0], [0, 5, 90]], sample=1))
     assert "\n" not in line
     assert re.match(r'FedGELA is likely to help with phi = "even", E_W = 10: 33% of', line)
-    assert "18 times" in line and "docs/fedgela.md" in line
+    assert "18 times" in line and "docs/findings.md" in line
     assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith("FedGELA may help with")
 
 

@@ -119,7 +119,7 @@ class Experiment(BaseModel):
     data_dir: str | None = None  # where NAME.npz files lie
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
     unreadable: Literal["error", "skip"] = "error"  # images of a folder or .parquet that cannot be read
-    augment: bool | None = None  # training images; only cifar100's
+    augment: bool | None = None  # whether training images are augmented; cifar100's only
     partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # natural, else dirichlet:0.1
     clients: Count | None = None  # N; 10, or all natural clients
     min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch

@@ -290,7 +290,7 @@ def _groups(digests: npt.NDArray[np.uint64]) -> Ints:
 
 
 def advise(found: Inspection) -> Advice:
-    """Rules of thumb; docs/inspect.md states them, and docs/fedgela.md the figures they rest on."""
+    """Rules of thumb; docs/inspect.md states them, and docs/findings.md the figures they rest on."""
     missing, ratio = found.disjoint_cells, found.median_imbalance
     digits = 1 if ratio < 10 else 0
     share = "under 1%" if 0 < missing < 0.01 else f"{missing:.0%}"

@@ -7,7 +7,7 @@ from fedgela.grids import Grid
 from fedgela.inspection import Inspection
 from fedgela.inspection_report.tables import clients_grid, counts_grid
 
-SOURCE = "a rule of thumb from the figures of docs/fedgela.md"
+SOURCE = "a rule of thumb from the figures of docs/findings.md"
 
 
 def heading(found: Inspection) -> str:

@@ -46,9 +46,9 @@ def _introduction() -> list[Block]:
             "Written by `fedgela reproduce --table` from a ledger (`results/ledger.jsonl`, or `--ledger`) "
             "and the registry of the paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
             "`fedgela reproduce --list` shows what there is to run. `full-` is 10 of 10 clients, `part-` 10 "
-            "of 50, `dir0.1` a Dirichlet split with beta 0.1, `p10c2` ten clients with two classes each. As "
-            "in the paper means as that page sets it; methods' own options, FedGELA's E_W = 10 among them, "
-            "are this project's defaults where the paper gives none."
+            "of 50, `dir0.1` a Dirichlet split with beta 0.1, `p10c2` ten clients with two classes "
+            "each. 'As in the paper' means with the settings of that page; methods' own options, FedGELA's "
+            "E_W = 10 among them, are this project's defaults where the paper gives none."
         ),
         Paragraph(
             "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
