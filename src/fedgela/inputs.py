@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["image", "features", "tokens"]
 
@@ -17,6 +17,11 @@ class InputSpec:
     shape: tuple[int, ...]
     vocabulary: int = 0  # of tokens
     columns: str = ""  # a digest of the features' names in their order, where they have any
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "InputSpec":
+        """As `vars` gives it, after a way through JSON."""
+        return cls(**{**table, "shape": tuple(table["shape"])})
 
     def __str__(self) -> str:
         return f"{self.kind} of shape {'x'.join(map(str, self.shape))}"

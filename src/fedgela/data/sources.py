@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgela.data.catalogue import BUILT_IN, NAMES, Source, known
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.dataset import Dataset, split_dataset
 from fedgela.data.folder import load_folder
 from fedgela.data.hub import HubError, fetch
 from fedgela.data.npz import keep_npz, load_npz
@@ -181,5 +181,4 @@ def _digits() -> Dataset:
     bunch = load_digits()
     x = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # grey levels 0..16
     y = bunch.target.astype(np.int64)
-    test = every_fifth(y)
-    return make_dataset("digits", x[~test], y[~test], x[test], y[test])
+    return split_dataset("digits", x, y, every_fifth(y), None)

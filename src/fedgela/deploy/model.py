@@ -47,7 +47,7 @@ class Card:
     def of_json(cls, text: str) -> "Card":
         try:
             values = json.loads(text)
-            spec = InputSpec(**{**values["input"], "shape": tuple(values["input"]["shape"])})
+            spec = InputSpec.of(values["input"])
             rows = {key: tuple(values.get(key, ())) for key in ("classes", "features")}
             return cls(**{**values, **rows, "input": spec})
         except (ValueError, KeyError, TypeError) as error:

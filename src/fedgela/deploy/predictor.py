@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgela.algorithms import FedAvg
-from fedgela.config import parse_experiment
+from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
@@ -75,10 +75,7 @@ def predictor_of(run: Run, federation: Federation, client: int | None, which: Wh
         model, predict, round = _global(run, checkpoint, which)
     else:
         model, predict, round = _personal(run, federation, folder, checkpoint, client, which)
-    net = empty_net(run.experiment, federation.data)
-    net.in_bf16 = False  # where a model is used, fp32 costs little
-    net.load_state_dict(model)
-    return Predictor(net, federation.data, predict).eval(), round
+    return _predictor(run.experiment, federation.data, model, predict), round
 
 
 def predictor_at_a_site(folder: Path) -> tuple[Predictor, FedAvg, Personal]:
@@ -86,11 +83,15 @@ def predictor_at_a_site(folder: Path) -> tuple[Predictor, FedAvg, Personal]:
     held = Personal.read(folder)
     experiment = parse_experiment(tomllib.loads(held.experiment), str(folder))
     data = server_data(held.sample, held.classes, held.normalisation, None, experiment.image_size)
-    net = empty_net(experiment, data)
-    net.in_bf16 = False
-    net.load_state_dict(held.model(folder))
     predict = partial(_with, experiment.algorithm.predict_personal, held.vectors)
-    return Predictor(net, data, predict).eval(), experiment.algorithm, held
+    return _predictor(experiment, data, held.model(folder), predict), experiment.algorithm, held
+
+
+def _predictor(experiment: Experiment, data: Dataset, model: State, predict: Predict) -> Predictor:
+    net = empty_net(experiment, data)
+    net.in_bf16 = False  # where a model is used, fp32 costs little
+    net.load_state_dict(model)
+    return Predictor(net, data, predict).eval()
 
 
 def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:

@@ -39,7 +39,7 @@ class Personal:
     def read(cls, folder: Path) -> "Personal":
         try:
             groups, about = decode((folder / PERSONAL).read_bytes())
-            about["sample"] = InputSpec(**{**about["sample"], "shape": tuple(about["sample"]["shape"])})
+            about["sample"] = InputSpec.of(about["sample"])
             rows = {key: tuple(about[key]) for key in ("classes", "features")}
             return cls(**about | rows | {key: groups.get(key, {}) for key in GROUPS})
         except (OSError, ValueError, KeyError, TypeError) as error:

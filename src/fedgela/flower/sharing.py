@@ -48,7 +48,7 @@ class SiteServer(Server):
 
     def __init__(self, experiment: Experiment, federation: Federation, note: Callable[[str], None]) -> None:
         super().__init__(experiment, federation, note=note)
-        self.scorer: SiteScorer = SiteScorer(self.algorithm, self.federation, self.engine)
+        self.scorer: SiteScorer = SiteScorer(self.algorithm, self.federation, self.engine, self.own_norm)
 
     def shared_of_visit(self, visit: Visit, round: int) -> State:
         """As a local run has figures by class: of evaluated rounds."""

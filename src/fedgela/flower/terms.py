@@ -76,9 +76,8 @@ class Agreed:
     @classmethod
     def read(cls, path: Path) -> "Agreed":
         held = json.loads(path.read_text())
-        sample = held["sample"]
         return cls(
             tuple(held["classes"]),
-            InputSpec(**{**sample, "shape": tuple(sample["shape"])}),
+            InputSpec.of(held["sample"]),
             {name: torch.tensor(value) for name, value in held["normalisation"].items()},
         )
