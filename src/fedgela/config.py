@@ -280,8 +280,9 @@ def _hint(key: str, known: list[str], method: str) -> str:
     """What may have been meant by a key that there is not."""
     if key.split(".")[0] == "methods":
         return "; tables of methods are for compare and tune"
-    others = [other for other in ALGORITHMS if key in known_keys(other)]
-    if others:
+    name = f"algorithm.{key.removeprefix('algorithm.')}"
+    others = [other for other in ALGORITHMS if name in known_keys(other)]
+    if others and name not in known:
         own = [k.removeprefix("algorithm.") for k in known if k.startswith("algorithm.")]
         own.remove("name")
         return f" of {method}, only of {', '.join(others)}; {method} has {', '.join(own) or 'none'}"

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -69,5 +70,8 @@ def told(error: Exception) -> str:
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{kind}: {text}"  # which names the file and the line
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    places = traceback.extract_tb(error.__traceback__)
+    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parent), "<")
+    own = [place for place in places if not place.filename.startswith(installed)]
+    place = (own or places)[-1]  # the user's own line, not that of a library which it calls
     return f"{kind}: {text} ({place.filename}, line {place.lineno})"

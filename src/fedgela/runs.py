@@ -77,8 +77,9 @@ def command_of_a_federation(path: Path) -> str | None:
     return f"fedgela federation run {federation} --resume --out {path}"
 
 
-def run(experiment: Experiment, path: Path, listener: Listener | None = None) -> Record:
+def run(experiment: Experiment, path: str | Path, listener: Listener | None = None) -> Record:
     """Run an experiment into a new folder; its result comes back."""
+    path = Path(path)
     folder = RunFolder(path)
     if folder.exists():
         raise already_holds_a_run(path)
@@ -104,10 +105,10 @@ def run(experiment: Experiment, path: Path, listener: Listener | None = None) ->
         return go_on(folder, server, store, None, listener)
 
 
-def resume(path: Path, listener: Listener | None = None, tensorboard: bool | None = None) -> Record:
+def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool | None = None) -> Record:
     """Continue a run where its last checkpoint stands; a finished run only gives its result again.
     `tensorboard` says whether events are written, unless that is left to the run's config."""
-    listener = listener or Listener()
+    path, listener = Path(path), listener or Listener()
     folder = RunFolder(path)
     if command := command_of_a_federation(path):
         raise UserError(f"{path}: is a run of a federation; its sites go on with it by '{command}'")

@@ -213,6 +213,34 @@ def test_a_blank_is_no_name(tmp_path: Path, column: str) -> None:
         load_dataset(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["0", "1", "2"], ()),
+        (["007", "07", "7"], ("007", "07", "7")),
+        (["true", "false", "x"], ("false", "true", "x")),
+        (["1e5", "b", "c"], ("1e5", "b", "c")),
+        ([str(10**30), "1", "2"], ("1", str(10**30), "2")),
+    ],
+)
+def test_a_code_is_a_name_unless_all_are_plain_numbers(
+    tmp_path: Path, labels: list[str], names: tuple[str, ...]
+) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [f"{label},{i},{label}" for i in range(5) for label in labels]
+    (tmp_path / "t.csv").write_text("\n".join(["label,age,client", *rows]) + "\n")
+    data = load_dataset(str(tmp_path / "t.csv"))
+    assert data.class_names == data.client_names == names
+    assert data.classes == 3
+
+
+def test_measurements_are_no_labels(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "t.csv").write_text("label,age\n0.5,1\n1.25,2\n")
+    with pytest.raises(UserError, match="column label must be integers or strings, not"):
+        load_dataset(str(tmp_path / "t.csv"))
+
+
 def test_columns_have_names_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "t.csv").write_text("label,age,age\ncat,1,2\ndog,1,2\n")

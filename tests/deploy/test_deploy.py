@@ -159,8 +159,26 @@ def test_a_model_that_cannot_be_exported_is_told_so(
     with pytest.raises(UserError, match=r"this model cannot be exported \(.*`fedgela predict RUN` can"):
         export(tmp_path / "run", tmp_path / "model.pt2")
     assert capfd.readouterr().err == ""  # and nothing of PyTorch's
-    assert load_model(tmp_path / "run").probabilities(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    assert load_model(tmp_path / "run").probabilities(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (
+        2,
+        4,
+    )
     assert not list(tmp_path.glob("model*"))
+
+
+def test_samples_that_are_not_as_in_the_data_are_refused(trained: dict[str, Path]) -> None:
+    model = load_model(str(trained["fedgela"]))
+    images = np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8), dtype=np.uint8)
+    assert torch.equal(model.probabilities(images), model.probabilities(torch.from_numpy(images)))
+    for wrong in (images / 255, images.astype(np.int64), images[:, 0], images.transpose(0, 2, 3, 1)):
+        with pytest.raises(UserError, match=r"the model takes uint8 \[n, 1, 8, 8\], not "):
+            model.probabilities(wrong)
+
+
+def test_an_exported_program_needs_no_gradients(trained: dict[str, Path], tmp_path: Path) -> None:
+    export(trained["fedgela"], tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    assert program(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).numpy().shape == (2, 4)
 
 
 # -- whose model -----------------------------------------------------------------------------------

@@ -91,6 +91,11 @@ class FailsInTraining(DropsByFunction):
         return torch.mm(x, x) if self.training else super().forward(x)
 
 
+class CallsALibraryWrongly(DropsByFunction):
+    def forward(self, x):
+        return nn.Linear(3, 5)(x.flatten(1))
+
+
 class DecidesByValue(DropsByFunction):
     def forward(self, x):
         return self.flat(x.flatten(1) * 2 if x.sum() > 0 else x.flatten(1))
@@ -206,8 +211,12 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("ManyThings", r"must give features \[B, width\]; of two samples it gives a tuple"),
         ("Labels", r"must give features \[B, width\]; of two samples it gives torch.int64 \[2, 64\]"),
         ("OfBatch", r"must give features \[B, width\]; of two samples it gives torch.float32 \[1, 64\]"),
-        ("FailsInTraining", r"fails in training mode on two samples: RuntimeError: .*line \d+"),
+        (
+            "FailsInTraining",
+            r"fails in training mode on two samples: RuntimeError: .*own_nets_of_a_test.py, line \d+",
+        ),
         ("Fails", r"fails on two samples \[2, 1, 8, 8\]: RuntimeError: .*own_nets_of_a_test.py, line \d+"),
+        ("CallsALibraryWrongly", r"fails on two samples .*RuntimeError: .*own_nets_of_a_test.py, line \d+"),
         ("CannotBeMade", "cannot be made for image of shape 1x8x8: KeyError: 'channels'"),
         ("WantsMore", "takes spec, depth, rate; it is called with one InputSpec"),
         ("other", "must give a torch.nn.Module, not a int"),

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from html_reading import Node, read, table_after
 from rich.console import Console
@@ -18,9 +19,10 @@ from fedgela.report import Report, make_report
 from fedgela.report.entries import arrange
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import Federations
+from fedgela.runs import run
 from fedgela.saved.runs import find_runs
 from fedgela.seeds import run_seeds
-from helpers import tiny
+from helpers import tiny, tiny_arrays
 
 
 @pytest.fixture(scope="session")
@@ -483,3 +485,14 @@ def test_a_fixed_split_is_one_entry_over_its_seeds_and_not_ranked_with_others(
         ("the seed", [1]),
     ]
     assert "dirichlet:0.1 (partition_seed 7)" in settings[1].title
+
+
+def test_clients_have_the_names_that_the_data_has_for_them(tmp_path: Path) -> None:
+    arrays = tiny_arrays(train=84, test=48)
+    owners = {f"client_{part}": arrays[f"y_{part}"] % 2 for part in ("train", "test")}
+    np.savez(tmp_path / "d.npz", **arrays, **owners, client_names=["Nord", "Ost"])
+    run(tiny(tmp_path / "d.npz", partition="natural", clients=None, rounds=1), tmp_path / "run")
+    text = read(make_report([tmp_path / "run"]).html).text()
+    assert "PA of each client, seed 0, %" in text
+    assert text.count("Nord") >= 3 and text.count("Ost") >= 3  # also who holds what, as a map and as a table
+    assert re.search(r"client \d \((Nord|Ost)\)'s own model", text)

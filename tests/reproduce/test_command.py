@@ -179,7 +179,7 @@ def test_a_command_stopped_by_its_budget_says_so(command: Cli, tiny_data: Path) 
 def test_smoke_of_a_part(command: Cli) -> None:
     code, out, _ = command("phi", "--smoke", "--methods", "fedgela-exp", "--setting", "full-iid,full-dir0.1")
     assert code == 0
-    assert "2 runs work, 0 do not" in out
+    assert "of 2 runs 0 failed" in out
 
 
 @pytest.mark.parametrize(

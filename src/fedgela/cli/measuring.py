@@ -123,10 +123,15 @@ def reproduce(
             print("\n".join(listing.list_table(name, chosen, entries)))
         if not named:
             print("\n".join(listing.list_tables(entries)))
+        print(
+            f"the ledger: {ledger}"
+            if ledger.exists()
+            else f"there is no ledger here ({ledger}): --ledger FILE"
+        )
         return
     if smoke:
         outcome = command.smoke(chosen)
-        print(f"{len(outcome.added)} runs work, {len(outcome.failed)} do not")
+        print(f"of {len(outcome.added) + len(outcome.failed)} runs {len(outcome.failed)} failed")
         raise typer.Exit(1 if outcome.failed else 0)
     if not (named or plan):
         raise UserError("name a table, such as main; 'fedgela reproduce --list' shows all")

@@ -1,5 +1,7 @@
 """A .parquet or .csv file of the user's own: columns label, image or numbers, perhaps client and split."""
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +17,8 @@ from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError, first_line
 
 ROLES = ("label", "client", "split", "image")
+NAMED = ("label", "client")  # by names, or by numbers
+NUMBERS = {"int64": re.compile(r"-?(0|[1-9]\d*)"), "float64": re.compile(r"[+-]?\d*\.\d*(e[+-]?\d+)?", re.I)}
 
 
 def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
@@ -35,8 +39,13 @@ def read_table(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError:
         raise UserError(f"{path}: read with pyarrow, which is missing: pip install 'fedgela[hub]'") from None
+    # 007 and 7 are two names: what labels and clients are is told by how they are written
+    as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NAMED, pyarrow.string()))
     try:
-        table = (pyarrow.csv.read_csv if path.suffix == ".csv" else pyarrow.parquet.read_table)(path)
+        if path.suffix == ".csv":
+            table = _with_numbers(pyarrow.csv.read_csv(path, convert_options=as_text))
+        else:
+            table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
     index = [
@@ -50,6 +59,20 @@ def read_table(path: Path) -> Any:
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
+    return table
+
+
+def _with_numbers(table: Any) -> Any:
+    """The columns that are read as text as numbers, where all that is written in them are."""
+    import pyarrow
+
+    for column in set(NAMED) & set(table.column_names):
+        values = [value.strip() for value in table[column].to_pylist()]
+        kind = next((kind for kind, form in NUMBERS.items() if all(map(form.fullmatch, values))), None)
+        if kind is not None and values:
+            with contextlib.suppress(pyarrow.ArrowInvalid):  # a number too large is a name
+                numbers = pyarrow.array(values).cast(kind)
+                table = table.set_column(table.column_names.index(column), column, numbers)
     return table
 
 

@@ -59,6 +59,7 @@ def _require(suffix: str) -> None:
 
 def _program(predictor: Predictor, samples: Tensor) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1)
+    predictor = predictor.requires_grad_(False)  # who uses the file does not train
     with _told("this model cannot be exported", "`fedgela predict RUN` can use it"):
         return torch.export.export(predictor, (samples,), dynamic_shapes={"x": {0: batch}})
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,12 +65,27 @@ class Model:
     card: Card
     forward: Callable[[Tensor], Tensor]
 
-    def probabilities(self, x: Tensor) -> Tensor:
+    def probabilities(self, x: Tensor | np.ndarray) -> Tensor:
         """[n, C], of samples as they lie in the data: uint8 images [n, channels, height, width], float
         features [n, d], tokens [n, length]."""
+        samples = self._fitting(torch.as_tensor(x))
         with torch.no_grad():
-            parts = [self.forward(part) for part in torch.split(x, BATCH)]
+            parts = [self.forward(part) for part in torch.split(samples, BATCH)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.card.classes))
+
+    def _fitting(self, x: Tensor) -> Tensor:
+        """Images of other numbers, from 0 to 1 say, would be answered as nearly black ones."""
+        spec = self.card.input
+        kinds = {"image": "uint8", "features": "floating-point", "tokens": "integer"}
+        fits = {
+            "image": x.dtype == torch.uint8,
+            "features": x.is_floating_point(),
+            "tokens": not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool),
+        }[spec.kind]
+        if not fits or tuple(x.shape[1:]) != spec.shape:
+            wanted = f"{kinds[spec.kind]} [n, {', '.join(map(str, spec.shape))}]"
+            raise UserError(f"the model takes {wanted}, not {str(x.dtype)[6:]} {list(x.shape)}")
+        return x if spec.kind == "image" else x.float() if spec.kind == "features" else x.long()
 
 
 def load_model(path: str | Path, client: int | str | None = None, round: Which = "last") -> Model:

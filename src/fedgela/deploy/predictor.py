@@ -97,7 +97,9 @@ def _predictor(experiment: Experiment, data: Dataset, model: State, predict: Pre
 def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:
     algorithm, progress = run.experiment.algorithm, checkpoint.progress
     if algorithm.GA_of != "global":
-        raise UserError(f"{algorithm.title} has no global model, only its clients': --client 0 is the first")
+        raise UserError(
+            f"{algorithm.title} has no global model, only its clients': --client '#0' is the first"
+        )
     if which == "last":
         return progress.server.model, algorithm.predict_global, progress.round
     if not progress.best_model:

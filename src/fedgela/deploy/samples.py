@@ -1,5 +1,6 @@
 """Samples to be predicted: image files and folders of them, arrays and tables; labels where there are any."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,10 @@ def _of_images(path: Path, spec: InputSpec, classes: Sequence[str], unreadable: 
     kept = [i for i, ok in enumerate(read) if ok]
     # a folder that is called like a class says what its images are; if all are, they are labels
     folders = [files[i].absolute().parent.name for i in kept]
-    labels = folders if set(folders) <= set(classes) else None
+    strange = sorted(set(folders) - set(classes))
+    labels = None if strange else folders
+    if strange and set(folders) & set(classes):
+        _without_labels(f"the folder {strange[0]!r} is none of the model's classes")
     return Samples([names[i] for i in kept], _image_tensor(x, spec), labels)
 
 
@@ -143,17 +147,17 @@ def _of_table(
         table = table.take(rows)
     columns = columns or feature_names(table)
     used = ["image"] if "image" in table.column_names else [c for c in columns if c in table.column_names]
-    check_whole(table, [*used, *(["label"] if "label" in table.column_names else [])])
+    check_whole(table, used)
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
         decoded.check_depth()
         x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable, SKIP)
     else:
         x, read = features(table, columns), np.ones(len(rows), dtype=bool)
-    rows, labels = rows[read], None
+    rows, samples, labels = rows[read], _tensor(x, spec), None
     if "label" in table.column_names:
         labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes)
-    return Samples([str(row) for row in rows], _tensor(x, spec), labels)
+    return Samples([str(row) for row in rows], samples, labels)
 
 
 def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
@@ -168,8 +172,13 @@ def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
     return _fitting(torch.from_numpy(x.astype(np.int64)), spec)
 
 
-def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str]) -> list[str]:
-    """By name; integers are places among the file's own names, or else among the model's classes."""
+def _without_labels(why: str) -> None:
+    warnings.warn(f"{why}: how many answers are right is not told", stacklevel=2)
+
+
+def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str]) -> list[str] | None:
+    """By name; integers are places among the file's own names, or else among the model's classes. None, with
+    a warning, where some are not known."""
     if y.shape != (n,):
         raise UserError(f"there must be one label a sample, {n}, not {list(y.shape)}")
     if y.dtype.kind in "iub":
@@ -179,8 +188,9 @@ def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str])
             raise UserError(f"labels must be from 0 to {len(known) - 1}, {whose}")
         labels = [known[place] for place in places]
     else:
-        labels = [str(label).strip() for label in y.tolist()]
+        labels = ["" if label is None else str(label).strip() for label in y.tolist()]
     strange = sorted(set(labels) - set(classes))
     if strange:
-        raise UserError(f"the label {strange[0]!r} is none of the model's classes")
+        _without_labels(f"the label {strange[0]!r} is none of the model's classes")
+        return None
     return labels

@@ -159,7 +159,7 @@ def init(
         raise UserError(f"{path}: is there already; a federation is made in a new folder")
     for name in sites:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name in ("server", "runs"):
-            raise UserError(f"a site's name has letters, digits, . _ and - only, not {name!r}")
+            raise UserError(f"a site's name has ASCII letters, digits, . _ and - only, not {name!r}")
     named: tuple[tuple[str, list[str]], ...] = (("site", sites), ("class", classes))
     for what, names in named:
         if len(set(names)) < len(names):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fedgela.client_names import client_names
 from fedgela.data import Federation
 from fedgela.data.dataset import printable
 from fedgela.grids import Grid
@@ -41,6 +42,13 @@ class Context:
         if self.federation is not None:
             return self.federation.data.classes
         return max((len(entry.last_by_class("GA_by_class")) for entry in self.setting.entries), default=0)
+
+    def client_names(self) -> list[str]:
+        """Of the first run's clients: what the data calls them, or else their numbers."""
+        if self.federation is None:
+            return []
+        names = client_names(self.setting.experiment, self.federation)
+        return [name or str(k) for k, name in enumerate(names or [""] * self.federation.clients)]
 
     def class_names(self, C: int) -> list[str]:
         names = self.federation.data.class_names if self.federation is not None else ()

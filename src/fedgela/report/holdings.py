@@ -19,16 +19,16 @@ def who_holds_what(c: Context) -> Section:
     N, C = counts.shape
     chosen = drawn_clients(counts)
     missing = float((counts == 0).mean())
-    names = c.class_names(C)
+    names, called = c.class_names(C), c.client_names()
     title = f"Training samples by class and client, seed {c.setting.entries[0].first.seed}"
     if N > DRAWN_CLIENTS:
         title += f": {DRAWN_CLIENTS} of {N:,} clients, from the fewest classes to the most"
     text = f"{N:,} clients, {C} classes; {missing:.0%} of the cells are empty: the client lacks the class."
     table = None
     if N * C <= 2000:
-        rows = [[str(k), *(str(n) if n else "." for n in counts[k].tolist())] for k in range(N)]
+        rows = [[called[k], *(str(n) if n else "." for n in counts[k].tolist())] for k in range(N)]
         table = Grid(["client", *names], rows)
-    clients = [str(k) for k in chosen.tolist()]
+    clients = [called[k] for k in chosen.tolist()]
     picture = matrix(
         f"{c.prefix}who-holds-what",
         title,

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from fedgela.client_names import client_names
 from fedgela.errors import UserError
 from fedgela.grids import Grid
 from fedgela.heat_maps import WRITTEN, Floats, HeatMap
@@ -52,7 +53,9 @@ def of_models(c: Context) -> list[Section]:
             of_server.append(_plane(c, entry, whole, "the global model", "global"))
             collapse.append([entry.label, *_collapse_cells(whole)])
         if own is not None:
-            of_clients.append(_plane(c, entry, own, f"client {client}'s own model", f"client-{client}"))
+            names = client_names(run.experiment, federation)
+            whose = f"client {client}" + (f" ({names[client]})" if names and client is not None else "")
+            of_clients.append(_plane(c, entry, own, f"{whose}'s own model", f"client-{client}"))
     if of_server or of_clients:
         features.parts += [paragraph(_features_note(c), "note"), *of_server]
     if of_clients:

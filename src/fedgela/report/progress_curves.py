@@ -2,10 +2,13 @@
 
 import numpy as np
 
+from fedgela.grids import Grid
 from fedgela.measures import etf_angle
 from fedgela.report.context import Context, Part, Section
-from fedgela.report.entries import Curve
+from fedgela.report.entries import Curve, personal_accuracies
 from fedgela.report.figures import client_dots, curves
+
+LISTED_CLIENTS = 100
 
 
 def _series(c: Context, key: str) -> dict[str, Curve]:
@@ -57,7 +60,23 @@ def personal_by_client(c: Context) -> Section:
         return Section("PA by client")
     seeds = max(len(entry.runs) for entry in c.setting.entries)
     title = "PA of every client at the last round" + (f", all of {seeds} seeds" if seeds > 1 else "")
-    return Section("PA by client", [client_dots(f"{c.prefix}PA-by-client", title, values, c.styles)])
+    picture = client_dots(f"{c.prefix}PA-by-client", title, values, c.styles)
+    return Section("PA by client", [picture, *_each_client(c)])
+
+
+def _each_client(c: Context) -> list[Part]:
+    """Who is who: the first seed's clients by name."""
+    called = c.client_names() if c.setting.sites is None else []  # sites have a table of their own
+    columns = {entry.label: personal_accuracies(entry.first) for entry in c.setting.entries}
+    shown = {label: values for label, values in columns.items() if len(values) == len(called)}
+    if not shown or len(called) > LISTED_CLIENTS:
+        return []
+    rows = [
+        [name, *("-" if values[k] is None else f"{values[k]:.2f}" for values in shown.values())]
+        for k, name in enumerate(called)
+    ]
+    seed = c.setting.entries[0].first.seed
+    return [Grid(["client", *shown], rows, title=f"PA of each client, seed {seed}, %", sortable=True)]
 
 
 def angle_curves(c: Context) -> Section:

@@ -21,7 +21,8 @@ def what_was_run(c: Context) -> Section:
         if isinstance(held := (run.result or {}).get("versions"), dict)
     ]
     sites = c.setting.sites
-    data = f"{e.dataset}, split by {e.partition} among {e.clients} clients"
+    how = "as it comes" if e.partition == "natural" else f"split by {e.partition}"
+    data = f"{e.dataset}, {how}, {e.clients} clients"
     measured = "validation data" if e.validation else "the clients' test sets"
     if sites is not None:
         data = f"stays on {len(sites.names)} sites: {', '.join(sites.names)}"
