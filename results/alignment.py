@@ -16,10 +16,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from fedgela.config import parse_experiment
-from fedgela.report.loading import find_runs
+from fedgela.nets import empty_net
 from fedgela.runfolder import FolderStore, RunFolder
 from fedgela.runs import run
-from fedgela.trained import empty_net, federation_of
+from fedgela.saved.federation import federation_of
+from fedgela.saved.runs import find_runs
 
 BASE = {"dataset": "digits", "validation": 0.2, "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
 METHODS: dict[str, dict[str, Any]] = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ from fedgela.evaluation import Record
 from fedgela.models import Backbone, Net, State
 from fedgela.resolve import resolve
 from fedgela.rounds import InMemoryStore, Progress
-from fedgela.runs import Listener
+from fedgela.runs import Listener, run
 from fedgela.server import Server
 from fedgela.training import Optimiser
 
@@ -382,3 +383,18 @@ __all__ = [
     "watch_updates",
     "weights_of",
 ]
+
+
+def run_interrupted(experiment: Experiment, folder: Path, after: int) -> None:
+    """Ctrl-C after a round."""
+    step = Server.step
+
+    def stopping(server: Server, progress: Progress) -> Record:
+        if progress.round == after:
+            raise KeyboardInterrupt
+        return step(server, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Server, "step", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, folder)

@@ -94,8 +94,9 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     return resolved, federation
 
 
-def without_effect(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:
-    """What a user asked for, and these clients or this model cannot give."""
+def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:
+    """Before a run begins: what was asked for that these clients or this model cannot give, and what looks
+    like a mistake in the data."""
     model, partition = resolved.model, resolved.partition
     assert model is not None and partition is not None, "a resolved experiment has both"
     sizes = federation.train_counts.sum(dim=1)
@@ -114,6 +115,9 @@ def without_effect(asked: Experiment, resolved: Experiment, federation: Federati
             f"no sample has the label 0: labels count from 0, so that there are {data.classes} classes, one "
             "of them without samples"
         )
+    untested = int((federation.test_counts.sum(dim=1) == 0).sum())
+    if untested:
+        lines.append(f"{untested} of {federation.clients} clients have no test samples, and no part in PA")
     if largest < resolved.batch_size:
         lines.append(
             f"no client has a batch of {resolved.batch_size}, the largest has {largest}: each trains on one "

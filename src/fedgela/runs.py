@@ -21,7 +21,7 @@ from fedgela.evaluation import Record, client_accuracies, diverged
 from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
-from fedgela.resolve import resolve, without_effect
+from fedgela.resolve import resolve, worth_knowing
 from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
@@ -99,7 +99,7 @@ def run(experiment: Experiment, path: str | Path, listener: Listener | None = No
             names = federation.data.class_names or [str(c) for c in range(federation.data.classes)]
             classes = ", ".join(names[c] for c in federation.only_in_test)
             listener.note(f"classes that are tested, but that nobody has training samples of: {classes}")
-        for line in without_effect(experiment, resolved, federation):
+        for line in worth_knowing(experiment, resolved, federation):
             listener.note(line)
         folder.create(server.experiment)
         return go_on(folder, server, store, None, listener)

@@ -16,7 +16,7 @@ from fedgela.inputs import InputSpec
 from fedgela.models import Net, State, build_net
 from fedgela.resolve import resolve
 from fedgela.server import Server
-from helpers import Recording, outcome_of, play, same, serve, tiny
+from helpers import Recording, outcome_of, play, run_interrupted, same, serve, tiny
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 SMALL: dict[str, dict[str, Any]] = {"fedgen": {"hidden": 16, "noise": 4, "generator_steps": 3}}
@@ -33,17 +33,7 @@ def table(name: str) -> dict[str, Any]:
 def test_a_run_interrupted_after_round_two_ends_the_same(npz: Path, tmp_path: Path, name: str) -> None:
     experiment = tiny(npz, algorithm=table(name), sample=2, rounds=4, checkpoint_every=1)
     runs.run(experiment, tmp_path / "whole")
-    step = Server.step
-
-    def stopping(server: Server, progress: Any) -> Any:
-        if progress.round == 2:
-            raise KeyboardInterrupt
-        return step(server, progress)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "step", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            runs.run(experiment, tmp_path / "cut")
+    run_interrupted(experiment, tmp_path / "cut", after=2)
     runs.resume(tmp_path / "cut")
     # metrics, result, and every model, clients' included, by their checksums
     assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")

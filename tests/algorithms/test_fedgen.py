@@ -16,7 +16,6 @@ from fedgela.algorithms.fedgen import FedGen, diversity
 from fedgela.files import read_tensors
 from fedgela.models import State
 from fedgela.randomness import generator, uniform
-from fedgela.server import Server
 from helpers import (
     SMALL_C,
     SMALL_D,
@@ -28,6 +27,7 @@ from helpers import (
     features_by_hand,
     linear,
     play,
+    run_interrupted,
     serve,
     slope,
     small_batch,
@@ -261,17 +261,7 @@ def test_moments_survive_an_interruption_and_the_run_says_what_it_shares(npz: Pa
     experiment = tiny(npz, algorithm=TINY, rounds=4, sample=2)
     listener = Notes()
     runs.run(experiment, tmp_path / "whole", listener)
-    step = Server.step
-
-    def stopping(server: Server, progress: Any) -> Any:
-        if progress.round == 2:
-            raise KeyboardInterrupt
-        return step(server, progress)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "step", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            runs.run(experiment, tmp_path / "cut")
+    run_interrupted(experiment, tmp_path / "cut", after=2)
     runs.resume(tmp_path / "cut")
     states = []
     for folder in ("whole", "cut"):

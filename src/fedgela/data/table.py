@@ -94,6 +94,8 @@ def check_whole(table: Any, columns: Iterable[str]) -> None:
 
 def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
     y, class_names = codes(table["label"].to_numpy(), "label")
+    if y.min() < 0:
+        raise UserError(f"column label holds {y.min()}; labels are numbers from 0, or names")
     client: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
     if "client" in table.column_names:
