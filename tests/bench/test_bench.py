@@ -61,8 +61,11 @@ def test_unknown_names_are_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    assert bench(monkeypatch, "--out", str(tmp_path / "nowhere" / "bench.json")) == 2
-    assert "bench.json" in capsys.readouterr().err
+    (tmp_path / "a-file").write_text("")
+    assert bench(monkeypatch, "--out", str(tmp_path / "a-file" / "bench.json")) == 2
+    assert "a-file is a file, not a folder" in capsys.readouterr().err
+    assert bench(monkeypatch, "--out", str(tmp_path)) == 2
+    assert "is a folder; name a JSON file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "hpu", "gpu"])

@@ -40,7 +40,8 @@ def test_a_folders_classes_are_labels_where_all_are(tmp_path: Path) -> None:
     assert (found.names, found.labels) == (["a/cat/1.png", "b/dog/2.png"], ["cat", "dog"])
     assert found.x[:, 0, 0, 0].tolist() == [2, 1]
     save(tmp_path / "in/unsorted/3.png", (3,))
-    assert read_samples(tmp_path / "in", GREY, CLASSES).labels is None
+    with pytest.warns(UserWarning, match="the folder 'unsorted' is none of the model's classes"):
+        assert read_samples(tmp_path / "in", GREY, CLASSES).labels is None
 
 
 def test_unreadable_images_are_named_or_left_out(tmp_path: Path) -> None:
