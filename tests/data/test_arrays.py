@@ -243,9 +243,10 @@ def test_measurements_are_no_labels(tmp_path: Path) -> None:
 
 def test_columns_have_names_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    (tmp_path / "t.csv").write_text("label,age,age\ncat,1,2\ndog,1,2\n")
-    with pytest.raises(UserError, match="has 2 columns called age"):
-        load_dataset(str(tmp_path / "t.csv"))
+    for name, head in (("age", "label,age,age"), ("label", "label,age,label")):
+        (tmp_path / "t.csv").write_text(f"{head}\n0,1,2\n1,1,2\n")
+        with pytest.raises(UserError, match=f"has 2 columns called {name}"):
+            load_dataset(str(tmp_path / "t.csv"))
 
 
 def test_what_float32_cannot_tell_apart_is_constant(tmp_path: Path) -> None:

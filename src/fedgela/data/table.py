@@ -43,15 +43,12 @@ def read_table(path: Path) -> Any:
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NAMED, pyarrow.string()))
     try:
         if path.suffix == ".csv":
-            table = _with_numbers(pyarrow.csv.read_csv(path, convert_options=as_text))
+            table = pyarrow.csv.read_csv(path, convert_options=as_text)
         else:
             table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
-    index = [
-        *(table.schema.pandas_metadata or {}).get("index_columns", []),
-        "",
-    ]  # which has no name in a .csv
+    index = [*(table.schema.pandas_metadata or {}).get("index_columns", []), ""]  # without a name in a .csv
     table = table.drop_columns([name for name in table.column_names if name in index])
     with naming(path):
         if table.num_rows == 0:
@@ -59,7 +56,7 @@ def read_table(path: Path) -> Any:
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
-    return table
+    return _with_numbers(table) if path.suffix == ".csv" else table
 
 
 def _with_numbers(table: Any) -> Any:

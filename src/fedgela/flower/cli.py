@@ -190,7 +190,7 @@ def run(
     from fedgela.flower import require_flower
 
     require_flower()
-    from fedgela.config import READING, SPLITTING, parse_experiment, read_toml, set_key
+    from fedgela.config import SPLITTING, parse_experiment, read_toml, set_key
     from fedgela.flower import conducting
     from fedgela.flower.folder import FederationFolder
     from fedgela.progress import make_view
@@ -223,7 +223,7 @@ def run(
                 set_key(table, setting)
             out = out or _next(federation.runs)
             experiment = parse_experiment(table, str(config or "config"))
-            if unused := [key for key in (*READING, *SPLITTING) if key in table and key != "image_size"]:
+            if unused := [key for key in ("dataset", "data_dir", *SPLITTING) if key in table]:
                 view.note(f"{', '.join(unused)}: not used, since sites have data of their own")
             result = conducting.begin(federation, experiment, out, view, test_data=test_data, **terms)
     print_result(result, out)
