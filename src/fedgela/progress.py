@@ -20,6 +20,7 @@ from rich.progress import (
 
 from fedgela.config import Experiment
 from fedgela.evaluation import Record
+from fedgela.runfolder import RunFolder
 from fedgela.runs import Listener
 
 
@@ -69,10 +70,15 @@ class View(Listener):
         trace: TracebackType | None,
     ) -> None:
         if kind in (KeyboardInterrupt, SystemExit):
+            if self.folder is not None and RunFolder(self.folder).exists():
+                self._can_go_on()  # also where the run had just been made
             text = f"fedgela: interrupted; {self.goes_on}"
             Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def started(self, experiment: Experiment, done: int) -> None:
+        self._can_go_on()
+
+    def _can_go_on(self) -> None:
         if self.goes_on == NOTHING_YET:
             self.goes_on = f"'fedgela resume {self.folder or 'DIR'}' goes on"
 

@@ -15,7 +15,7 @@ from fedgela.errors import UserError
 from fedgela.runs import run
 from fedgela.server import Server
 from fedgela.training import WorkerEngine
-from fedgela.training.workers import _packed, _unpacked
+from fedgela.training.workers import _packed, _signals_held_back, _unpacked
 from helpers import serve, tiny, tiny_table
 
 
@@ -133,3 +133,14 @@ def test_messages_keep_tensors_as_they_are() -> None:
         [back] = _unpacked(_packed((value,)))
         assert torch.equal(back, value) and back.dtype == value.dtype
     assert _unpacked(_packed((weight,)))[0].stride() == weight.stride()
+
+
+def test_a_signal_while_workers_are_made_comes_after_it() -> None:
+    """Within a fork Python would lose it."""
+    reached, handler = False, signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _signals_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -4,12 +4,14 @@ A small net cannot keep several cores busy with one client; several clients can.
 is safe, and then share the data by copy-on-write; plans, jobs and outcomes travel through pipes.
 """
 
+import contextlib
 import io
 import itertools
 import multiprocessing
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ from fedgela.models import State
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
 from fedgela.training.lanes import LaneEngine, groups_of
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # that end a command
 FEWEST_SAMPLES = 500  # of a question's part that is worth a message
 
 
@@ -49,7 +52,8 @@ class WorkerEngine:
             # a forked worker inherits our ends of the pipes: it closes them, so that it hears when we die
             forked = [*self.connections, here] if context.get_start_method() == "fork" else []
             process = context.Process(target=_serve, args=(there, self.local, forked), daemon=True)
-            process.start()
+            with _signals_held_back():
+                process.start()
             there.close()
             self.connections.append(here)
             self.processes.append(process)
@@ -121,6 +125,24 @@ class WorkerEngine:
         return reply
 
 
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when it is over. Python loses what arrives within a fork, and a worker that has
+    just been made would die of it and be taken for one that failed."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears them
+        yield
+        return
+    heard: list[int] = []
+    before = {sign: signal.signal(sign, lambda sign, _: heard.append(sign)) for sign in SIGNALS}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler or signal.SIG_DFL)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
 def _start_method() -> str:
     """Forking is quick, and safe as long as no CUDA and none of its threads are about."""
     return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
@@ -144,7 +166,7 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
     """A worker's life: until its pipe closes, however the other side ended."""
     for other in inherited:
         other.close()
-    for sign in (signal.SIGINT, signal.SIGTERM):
+    for sign in SIGNALS:
         signal.signal(sign, signal.SIG_IGN)  # to be handled by the main process, which closes the pipe
     torch.set_num_threads(1)
     while True:
