@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,22 @@ def test_messages_keep_tensors_as_they_are() -> None:
     assert _unpacked(_packed((weight,)))[0].stride() == weight.stride()
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs are deaf to it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_signal_while_workers_are_made_comes_after_it() -> None:
     """Within a fork Python would lose it."""
-    reached, handler = False, signal.getsignal(signal.SIGINT)
+    reached = False
     with pytest.raises(KeyboardInterrupt), _signals_held_back():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
         reached = True
     assert reached
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
