@@ -147,4 +147,4 @@ def small(whole: Path, **changes: Any) -> Experiment:
 def assert_close(a: State, b: State) -> None:
     assert a.keys() == b.keys()
     for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

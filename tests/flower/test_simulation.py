@@ -10,13 +10,14 @@ import torch
 
 from fedgela.algorithms import ALGORITHMS
 from fedgela.config import Experiment
-from fedgela.models import State
 from fedgela.resolve import resolve
 from fedgela.server import Server
 from helpers import tiny
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedgela[flower]'")
+
+from flower.sites import assert_close
 
 if TYPE_CHECKING:
     from fedgela.flower.simulation import Simulation
@@ -40,12 +41,6 @@ def simulated(experiment: Experiment, simulation: "Simulation") -> Server:
     server = SimulatedServer(*resolve(experiment.with_(engine="flower-simulation")))
     server.simulation = simulation
     return server
-
-
-def assert_close(a: State, b: State) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def assert_same_rounds(experiment: Experiment, simulation: "Simulation") -> None:
