@@ -231,6 +231,13 @@ def test_the_version(command: Cli) -> None:
     assert (code, out) == (0, f"fedgela {fedgela.__version__}\n")
 
 
+def test_the_command_by_its_module() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "fedgela", "inspect", "nowhere.npz"], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (2, "") and "nowhere.npz" in ended.stderr
+
+
 def test_a_run_prints_a_line_a_round_and_its_result(command: Cli, config: Path) -> None:
     code, out, err = command("run", config, "--out", "out", "--rounds", "2")
     assert (code, err) == (0, "")
