@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -243,6 +244,23 @@ def test_runs_of_another_split_do_not_stand_in_one_table(npz: Path, tmp_path: Pa
     assert {row.method: sorted(row.results) for row in both.rows} == {"fedavg": [0, 1], "fedge": [0, 1]}
     other = run_comparison(npz, tmp_path, view, ("local",), (0, 1), rounds=1, partition_seed=7)
     assert [row.method for row in other.rows] == ["local"]
+
+
+def test_data_that_has_changed_is_not_mixed_with_what_it_was(npz: Path, tmp_path: Path) -> None:
+    told = io.StringIO()
+    view = PlainView(Console(file=told, width=1000))
+    own = tmp_path / "own.npz"
+    arrays = dict(np.load(npz))
+    np.savez(own, **arrays)
+    run_comparison(own, tmp_path / "out", view, ("fedavg",), rounds=1)
+    np.savez(own, **arrays | {"x_train": 255 - arrays["x_train"]})
+    before = listing(tmp_path / "out")
+    with pytest.raises(UserError, match=r"holds a run of other data: '.*own\.npz' has changed since"):
+        run_comparison(own, tmp_path / "out", view, ("fedavg", "fedge"), rounds=1)
+    assert listing(tmp_path / "out") == before
+    alone = run_comparison(own, tmp_path / "out", view, ("fedge",), rounds=1)
+    assert [row.method for row in alone.rows] == ["fedge"]
+    assert "seed-0: is of other data of the same name, and is left out of the table" in told.getvalue()
 
 
 def test_a_damaged_run_of_another_method_is_left_out(npz: Path, tmp_path: Path) -> None:

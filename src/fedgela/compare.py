@@ -11,22 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from fedgela.algorithms import ALGORITHMS
-from fedgela.config import READING, SPLITTING, Experiment, parse_experiment
+from fedgela.config import READING, SPLITTING, Experiment, comparable, parse_experiment
 from fedgela.errors import UserError, did_you_mean
 from fedgela.failures import keep_failure
 from fedgela.imports import is_import_path
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
-from fedgela.runs import already_holds_a_run, check_same, run_or_resume
+from fedgela.runs import already_holds_a_run, check_same, is_of, run_or_resume
 from fedgela.seeds import holds_seeds
 from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
 # what makes the federation, which all methods of a comparison share; augmentation may be a method's own
 FEDERATION = {*READING, *SPLITTING, "seed"} - {"augment"}
-SEEDS = {"seed", "partition_seed"}
-SHARED = {"model", "sample", "rounds", "eval_every"}  # what else a table's rows have in common
 
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
@@ -130,7 +128,7 @@ def _earlier(
     federation, model and rounds."""
     rows: dict[str, Row] = {}
     asked = next(iter(experiments.values()))
-    wanted = resolve(asked)[0]
+    wanted = comparable(resolve(asked)[0])
     for path in sorted(out.glob(f"*/seed-*/{RESULT}")):
         folder, name = RunFolder(path.parent), path.parent.parent.name
         if name in experiments:
@@ -143,12 +141,16 @@ def _earlier(
         same_split = held.partition_seed == (
             held.seed if asked.partition_seed is None else asked.partition_seed
         )
-        shared = FEDERATION - SEEDS - {"data_dir"} | SHARED
-        other = sorted(key for key in shared if getattr(held, key) != getattr(wanted, key))
+        found = comparable(held)
+        other = sorted(key for key in wanted if found.get(key) != wanted[key])
         if not same_split or other:
             keys = ", ".join(other or ["partition_seed"])
             view.note(f"{path.parent}: has another {keys}, and is left out of the table")
-        elif held.seed in seeds and result is not None:
+        elif held.seed not in seeds or result is None:
+            continue
+        elif not is_of(result, resolve(asked.with_(seed=held.seed))[1]):
+            view.note(f"{path.parent}: is of other data of the same name, and is left out of the table")
+        else:
             rows.setdefault(name, Row(name)).results[held.seed] = result
     return rows
 

@@ -217,6 +217,16 @@ class Experiment(BaseModel):
         return tomli_w.dumps(plain_table(self))
 
 
+def comparable(experiment: Experiment) -> dict[str, Any]:
+    """What runs must have in common to be held against each other, beside their seeds and the content of the
+    data. Augmentation may be a method's own."""
+    keys = ["dataset", "image_size", "unreadable", "partition", "clients", "validation"]
+    if (experiment.partition or "").startswith("dirichlet"):
+        keys.append("min_samples")  # by which some draws are drawn again
+    keys += ["model", "sample", "rounds", "eval_every"]
+    return {key: getattr(experiment, key) for key in keys}
+
+
 def plain_table(experiment: Experiment) -> dict[str, Any]:
     """The experiment as a table of plain values, as TOML holds it."""
     return _without_none(experiment.model_dump())

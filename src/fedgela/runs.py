@@ -180,7 +180,8 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
 
 def check_same(experiment: Experiment, held: RunFolder) -> None:
     """A folder's run must be the one that is asked for, but for where it is computed."""
-    wanted, found = resolve(experiment)[0].model_dump(), held.experiment().model_dump()
+    resolved, federation = resolve(experiment)
+    wanted, found = resolved.model_dump(), held.experiment().model_dump()
     for key in sorted(wanted.keys() - set(HARDWARE)):
         # a precision that is left to be chosen is chosen when a run begins; any other None means something
         if wanted[key] != found[key] and not (key == "precision" and wanted[key] is None):
@@ -188,6 +189,17 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"
             )
+    # what an unfinished one was begun on is looked at when it goes on
+    if (result := held.result()) and not is_of(result, federation):
+        raise UserError(
+            f"{held.path}: holds a run of other data: {experiment.dataset!r} has changed since; "
+            "choose another --out"
+        )
+
+
+def is_of(result: Record, federation: Federation) -> bool:
+    """Whether a result was measured on this data; those of earlier versions do not tell."""
+    return result.get("data_fingerprint") in (None, federation.data.fingerprint)
 
 
 def make_server(

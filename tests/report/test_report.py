@@ -258,9 +258,30 @@ def test_other_federations_are_sections_of_their_own(made_run: Callable[..., Pat
     page = read(make_report([one.parent]).html)
     assert len(page.find("section")) == 2
     assert {h.text() for h in page.find("h2")} == {
-        "cifar10, dirichlet:0.1, 10 clients, resnet18",
-        "cifar10, iid, 10 clients, resnet18",
+        "cifar10, dirichlet:0.1, 10 clients, resnet18, a round",
+        "cifar10, iid, 10 clients, resnet18, a round",
     }
+
+
+def test_runs_of_other_lengths_are_not_ranked_together(made_run: Callable[..., Path]) -> None:
+    one = made_run("one", [50.0])
+    made_run("two", [50.0, 60.0, 70.0], algorithm={"name": "fedavg"})
+    page = read(make_report([one.parent]).html)
+    assert {h.text().rpartition(", ")[2] for h in page.find("h2")} == {"a round", "3 rounds"}
+    assert "(best)" not in page.text()
+
+
+def test_runs_of_data_that_has_changed_are_not_ranked_together(made_run: Callable[..., Path]) -> None:
+    one = made_run("one", [50.0])
+    two = made_run("two", [60.0], algorithm={"name": "fedavg"})
+    made_run("three", [55.0], finished=False, algorithm={"name": "fedprox"})
+    for path, fingerprint in ((one, "a"), (two, "b")):
+        result = json.loads((path / "result.json").read_text())
+        (path / "result.json").write_text(json.dumps(result | {"data_fingerprint": fingerprint}))
+    report = make_report([one.parent])
+    assert len(read(report.html).find("h2")) == 2
+    assert "(best)" not in read(report.html).text()
+    assert any("not all runs of this title are of the same data" in note for note in report.notes)
 
 
 def test_one_method_twice_is_told_apart_by_what_differs(made_run: Callable[..., Path]) -> None:

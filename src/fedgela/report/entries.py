@@ -5,17 +5,16 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from fedgela.algorithms import ALGORITHMS, name_of
-from fedgela.config import Experiment, plain_table
+from fedgela.config import READING, Experiment, comparable, plain_table
 from fedgela.over_seeds import BOUNDS, OverSeeds, ranks, spread
 from fedgela.runs import HARDWARE, best_and_last
 from fedgela.saved.runs import Note, Run
 from fedgela.saved.sites import Sites
 
-# what two runs must have in common to be ranked against each other, beside how they are split
-SAME = ("dataset", "image_size", "partition", "clients", "sample", "model", "validation")
 FOLLOWS = "the seed"  # a split that every seed has its own of
 _METHODS = list(ALGORITHMS)  # in the order of the paper's tables
 
@@ -122,8 +121,10 @@ class Setting:
             return f"a federation of {e.clients} sites{part}, {e.model}"
         dataset = re.split(r"[\\/]", e.dataset)[-1]
         held = f", validated on {e.validation:.0%} of the training data" if e.validation else ""
+        rounds = f", {e.rounds} rounds" if e.rounds > 1 else ", a round"
+        rounds += f" (every {e.eval_every} measured)" if e.eval_every > 1 else ""
         split = "" if self.split == FOLLOWS else f" (partition_seed {self.split})"
-        return f"{dataset}, {e.partition}{split}, {e.clients} clients{part}, {e.model}{held}"
+        return f"{dataset}, {e.partition}{split}, {e.clients} clients{part}, {e.model}{rounds}{held}"
 
     @property
     def fedavg(self) -> Entry | None:
@@ -154,9 +155,7 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
     groups: dict[tuple[tuple[Any, ...], str, str], Entry] = {}
     for run, split in zip(runs, _splits(runs), strict=True):
         e = run.experiment
-        key = (split, *(getattr(e, name) for name in SAME))
-        if (e.partition or "").startswith("dirichlet"):
-            key += (e.min_samples,)  # by which some draws are drawn again
+        key = (split, _content(run, runs), *comparable(e).items())
         if run.sites is not None:
             key += (run.sites.terms.federation, run.sites.test_data)
         place = (key, run.name, repr(sorted(_identity(run).items())))
@@ -176,7 +175,21 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
             key=lambda entry: _METHODS.index(entry.method) if entry.method in _METHODS else 99
         )
         _tell_apart(setting.entries)
+    titles = [setting.title for setting in settings.values() if setting.sites is None]
+    for title in dict.fromkeys(title for title in titles if titles.count(title) > 1):
+        note(f"{title}: not all runs of this title are of the same data; they are shown apart")
     return list(settings.values())
+
+
+def _content(run: Run, runs: Sequence[Run]) -> str | None:
+    """The fingerprint of its data, since a file may have changed between two runs. One that is not finished
+    counts as of the others' data; where clients are drawn from the data's own, every seed has its own."""
+    if run.sites is not None or run.experiment.partition == "natural":
+        return None
+    read = itemgetter(*(key for key in READING if key not in ("data_dir", "augment")))
+    same = (r for r in runs if read(dict(r.experiment)) == read(dict(run.experiment)))
+    told = ((r.result or {}).get("data_fingerprint") for r in (run, *same))
+    return next((fingerprint for fingerprint in told if fingerprint), None)
 
 
 def _further(run: Run) -> tuple[bool, int]:
