@@ -94,14 +94,14 @@ def test_the_list_counts_cells_and_what_the_ledger_has(command: Cli, tmp_path: P
 
 
 def test_the_plan_is_images_over_images_per_second(command: Cli, tmp_path: Path, make_entry) -> None:
-    arguments = [*ONE, "--methods", "fedavg,fedgela", "--plan"]
+    arguments = [*ONE, "--methods", "fedavg,fedgela", "--plan", "--data-dir", tmp_path / "nothing"]
     _, out, _ = command(*arguments, "--images-per-second", "resnet18=100000")
     # 50 rounds of 10 epochs of 50,000 images, and two rounds' worth of fine-tuning for FedAvg
     assert "260 s  main/cifar10/full-dir0.1/fedavg seed 0" in out
     assert "250 s  main/cifar10/full-dir0.1/fedgela seed 0" in out
     assert "510 s in all for 2 runs" in out
     _, out, _ = command(*arguments)
-    assert "2 cannot be told: --images-per-second MODEL=VALUE (resnet18)" in out
+    assert "2 cannot be told: --images-per-second resnet18=VALUE\n" in out
     append(tmp_path / "results/ledger.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg")])
     _, out, _ = command(*arguments)  # 70,000 images a second in the ledger, on another machine
     assert "in the ledger  main/cifar10/full-dir0.1/fedavg" in out
@@ -112,6 +112,8 @@ def test_the_plan_is_images_over_images_per_second(command: Cli, tmp_path: Path,
     )
     _, out, _ = command(*arguments, "--device", "cpu")
     assert "357 s  main/cifar10/full-dir0.1/fedgela" in out
+    _, out, _ = command(*arguments, "--images-per-second", "resnet18=100000", "--set", "dataset=other.npz")
+    assert "2 cannot be told: the data set 'other.npz' is not on this machine, to count its samples\n" in out
     assert not (tmp_path / "runs").exists()
 
 
@@ -172,8 +174,50 @@ def test_a_cell_runs_is_skipped_and_shown(command: Cli, tmp_path: Path, tiny_dat
 def test_a_command_stopped_by_its_budget_says_so(command: Cli, tiny_data: Path) -> None:
     small = ["--set", "epochs=1", "--set", "model=simple-cnn", *QUICK, "--device", "cpu"]
     code, out, _ = command(*ONE, *small, "--methods", "fedgela", "--data-dir", tiny_data, "--budget", 0)
-    assert code == 0
+    assert code == 3  # so that a loop knows
     assert "stopped: the budget is spent; the same command goes on, 1 left" in out
+
+
+def test_a_ledger_that_cannot_be_written_to_is_told_before_training(
+    command: Cli, tiny_data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    chosen = [*ONE, "--methods", "fedgela", "--data-dir", tiny_data, "--device", "cpu"]
+    code, _, err = command(*chosen, "--ledger", tmp_path / "file/ledger.jsonl")
+    assert code == 2
+    assert "ledger.jsonl: cannot be " in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("change", ["algorithm=fedavg", "algorithm.name=fedavg"])
+def test_a_cells_method_is_its_own(command: Cli, change: str) -> None:
+    code, _, err = command(*ONE, "--methods", "fedgela", "--set", change)
+    assert code == 2
+    assert f"--set {change}: a cell's method is chosen by --methods" in err
+
+
+def test_a_page_does_not_replace_the_ledger(command: Cli, tmp_path: Path, make_entry) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    append(ledger, [make_entry("main/cifar10/full-dir0.1/fedavg")])
+    before = ledger.read_bytes()
+    (tmp_path / "link.md").symlink_to(ledger)
+    for page in ("ledger.jsonl", "link.md"):
+        code, _, err = command("--table", "--ledger", ledger, "--page", page)
+        assert code == 2
+        assert "--ledger and --page are the same file" in err
+    code, _, err = command("--table", "--ledger", ledger, "--page", "x.md", "--html", "x.md")
+    assert code == 2
+    assert "--page and --html are the same file" in err
+    assert ledger.read_bytes() == before and not (tmp_path / "x.md").exists()
+
+
+def test_a_line_of_a_cell_that_the_paper_has_not_is_told(command: Cli, tmp_path: Path, make_entry) -> None:
+    strange = make_entry("main/cifar10/full-dir0.1/fedavg", line={"cells": ("main/cifar10/iid/fedfoo",)})
+    append(tmp_path / "a.jsonl", [make_entry("main/cifar10/full-dir0.1/fedavg"), strange])
+    code, _, err = command("--table", "--ledger", "a.jsonl", "--page", "a.md")
+    assert code == 0
+    assert "a.jsonl: the paper has no cell 'main/cifar10/iid/fedfoo'; left out" in err
+    assert "fedfoo" not in (tmp_path / "a.md").read_text()
 
 
 def test_smoke_of_a_part(command: Cli) -> None:
@@ -187,7 +231,7 @@ def test_smoke_of_a_part(command: Cli) -> None:
     [
         (["main", "--html", "x.html"], "--html goes with --table, not with a run"),
         (["--table", "--seeds", "1"], "--seeds goes with a run or --plan, not with --table"),
-        (["--smoke", "main", "--budget", "9"], "--budget goes with a run, not with --smoke"),
+        (["--smoke", "main", "--budget", "9"], "--budget goes with a run or --plan, not with --smoke"),
         (["main", "--images-per-second", "resnet18=1"], "--images-per-second goes with --plan"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
 from fedgela.paper import experiment_of, find_cell
-from fedgela.reproduce.ledger import Entry, append, has, read_ledger, remembered_variant
+from fedgela.reproduce.ledger import Entry, append, lines_of, read_ledger, remembered_variant
 from fedgela.reproduce.settings import differences, hash_of, settings_of
 
 CELL = "main/cifar10/full-dir0.1/fedgela"
@@ -78,10 +78,10 @@ def test_two_processes_may_append(tmp_path: Path, make_entry) -> None:
 def test_a_cell_is_there_by_its_settings_and_seed(make_entry) -> None:
     entries = [make_entry(CELL), make_entry(CELL, seed=1, rounds=7)]
     hash = hash_of(experiment_of(find_cell(CELL)))
-    assert has(entries, CELL, hash, 0)
-    assert not has(entries, CELL, hash, 1)  # was cut short
-    assert has(entries, "ablation/cifar10/full-dir0.1/fedgela", hash, 0)  # one and the same run
-    assert not has(entries, CELL, hash, 0, precision="bf16")
+    assert lines_of(entries, CELL, hash, 0)
+    assert not lines_of(entries, CELL, hash, 1)  # was cut short
+    assert lines_of(entries, "ablation/cifar10/full-dir0.1/fedgela", hash, 0)  # one and the same run
+    assert not lines_of(entries, CELL, hash, 0, precision="bf16")
 
 
 def test_a_note_on_data_is_remembered(make_entry) -> None:

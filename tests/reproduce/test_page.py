@@ -115,6 +115,15 @@ def test_another_variant_of_a_method_is_another_row(make_entry) -> None:
     table = section(text, "Table 2")
     assert len([line for line in table.splitlines() if line.startswith("| FedGELA")]) == 2
     assert "1. algorithm.phi = power:0.5, by default power:1" in text
+    assert "| resnet18 | phi = power:0.5 | 0 |" in text.split("How each was obtained")[1]
+
+
+def test_a_table_of_models_does_not_show_one_models_run_as_anothers(make_entry) -> None:
+    run = make_entry("main/svhn/full-iid/fedgela", model="simple-cnn")
+    assert "backbones/svhn/resnet18-full-iid/fedgela" in run.cells
+    text = shown([run])
+    assert "simple-cnn" in text and "FedGELA" in section(text, "Table 2")
+    assert "## Table 10" not in text
 
 
 def test_best_baseline_and_margins(make_entry) -> None:
@@ -125,10 +134,10 @@ def test_best_baseline_and_margins(make_entry) -> None:
     best = row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
     assert "| 10 of 10 | 94.07 | 89.00 | ▼ −5.07 | 52.02 | 49.00 | ▼ −3.02 |" in best
     margins = text.split("## Margins")[1]
-    assert "| +3.76 | ▲ +10.00 | ▲ +10.00 | +12.34 | ▼ +10.00 | ▼ +10.00 |" in row(
+    assert "| +3.76 | ▲ +10.00 | +10.00 | +12.34 | ▼ +10.00 | +10.00 |" in row(
         margins, "cifar10 p10c2, over FedAvg"
     )
-    assert "| +1.77 | ▼ +1.00 | ▼ +1.00 | +7.58 |" in row(margins, "cifar10 p10c2, over best baseline")
+    assert "| +1.77 | ▼ +1.00 | +1.00 | +7.58 |" in row(margins, "cifar10 p10c2, over best baseline")
     incomplete = shown(entries[1:])
     assert "incomplete" in row(section(incomplete, "Table 5"), "Best baseline, cifar10 p10c2")
 
@@ -143,9 +152,7 @@ def test_margins_of_means_over_settings(make_entry) -> None:
         for setting, gain in zip(settings, by_setting, strict=True)
     ]
     line = "svhn simple-cnn, mean of 6 settings, over FedAvg"
-    assert "| +2.85 | ▲ +3.50 | ▲ +3.50 | +3.04 | ▼ −3.50 |" in row(
-        shown(entries).split("## Margins")[1], line
-    )
+    assert "| +2.85 | ▲ +3.50 | +3.50 | +3.04 | ▼ −3.50 |" in row(shown(entries).split("## Margins")[1], line)
     # a method's other settings do not count for its mean, and are not noted there
     other = make_entry(f"{where}full-iid/fedgela", GA=99.0, algorithm={"name": "fedgela", "phi": "even"})
     assert row(shown([*entries, other]), line) == row(shown(entries), line)
@@ -160,9 +167,7 @@ def test_a_swinging_GA_is_shown_as_its_mean_over_the_last_tenth_too(make_entry) 
     table = section(text, "Table 2")
     assert row(table, "FedAvg").endswith("| 59.00 | 25.00 |")
     assert row(table, "FedGELA").endswith("| 59.00 | 40.00 |")
-    assert row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg").endswith(
-        "| ▼ +0.00 | ▲ +15.00 |"
-    )
+    assert row(text.split("## Margins")[1], "cifar10 full-dir0.1, over FedAvg").endswith("| +0.00 | +15.00 |")
 
 
 def test_rounds_to_fedavgs_best(make_entry) -> None:

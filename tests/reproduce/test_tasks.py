@@ -110,10 +110,29 @@ def test_a_spent_budget_starts_nothing(tiny_data: Path, tmp_path: Path, clock: C
 def test_fine_tuning_must_fit_too(clock: Clock) -> None:
     experiment = Experiment(algorithm="fedavg", clients=50, sample=10, rounds=1)  # type: ignore[arg-type]
     assert finetuning_rounds(experiment) == 10  # all clients, from the best model and the last
-    listener = WithinBudget(Listener(), Budget(100.0), round_seconds=11.0)
+    listener = WithinBudget(Listener(), Budget(111.0), round_seconds=11.0)
     listener.started(experiment, done=0)
+    clock.now = 11.0
     with pytest.raises(OutOfBudget, match="final models takes about 110 s"):
         listener.finishing()
+
+
+def test_what_no_command_of_this_budget_could_do_is_an_error(clock: Clock) -> None:
+    listener = WithinBudget(Listener(), Budget(10.0), round_seconds=11.0)
+    with pytest.raises(UserError, match="round 1 of 2 takes about 11 s, more than the whole budget of 10 s"):
+        listener.started(Experiment(rounds=2), done=0)
+    listener.started(Experiment(rounds=2), done=2)  # nothing left to train
+
+
+def test_runs_of_other_data_are_run_again(tiny_data: Path, tmp_path: Path) -> None:
+    (task,) = tiny_tasks([find_cell(CELL)], tiny_data)
+    ledger = tmp_path / "ledger.jsonl"
+    (entry,) = run_tasks([task], tmp_path / "runs", ledger, quiet()).added
+    assert task.done([entry])
+    other = entry.model_copy(update={"data": entry.data.model_copy(update={"fingerprint": "f" * 16})})
+    assert not task.done([other])
+    elsewhere = Task(task.cell, task.experiment.with_(data_dir=str(tmp_path / "nothing")))
+    assert elsewhere.done([other])  # without data nobody can tell
 
 
 def test_a_budget_that_loading_has_used_up_is_said_to_be_spent(clock: Clock) -> None:
@@ -121,13 +140,6 @@ def test_a_budget_that_loading_has_used_up_is_said_to_be_spent(clock: Clock) -> 
     clock.now = 4.0
     with pytest.raises(OutOfBudget, match="the budget is spent before round 1 of 9"):
         listener.started(Experiment(rounds=9), done=0)
-
-
-def test_a_round_known_to_be_too_long_is_not_begun(clock: Clock) -> None:
-    listener = WithinBudget(Listener(), Budget(10.0), round_seconds=11.0)
-    with pytest.raises(OutOfBudget):
-        listener.started(Experiment(rounds=2), done=0)
-    listener.started(Experiment(rounds=2), done=2)  # nothing left to train
 
 
 def test_one_failure_leaves_the_others(tiny_data: Path, tmp_path: Path) -> None:
@@ -183,6 +195,9 @@ def test_folders_and_ledgers_are_gathered(tiny_data: Path, tmp_path: Path) -> No
     found, _ = gather(tmp_path / "runs" / "a", [], cell, "made-up images")
     assert found[0].cells[0] == cell.id
     assert found[0].data.variant == "made-up images"
+    found, reasons = gather(tmp_path / "runs" / "a", [], find_cell(CELL.replace("fedgela", "fedavg")))
+    assert found == [] and "is a run of fedgela, and cannot count for " in reasons[0]
+    found, _ = gather(tmp_path / "runs" / "a", [], cell, "made-up images")
     append(tmp_path / "ledger.jsonl", found)
     assert gather(tmp_path / "ledger.jsonl", [])[0] == found
     (tmp_path / "empty").mkdir()

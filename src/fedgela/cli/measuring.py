@@ -113,7 +113,8 @@ def reproduce(
     if table:
         if named:
             raise UserError(f"--table writes all tables on one page: leave out {' '.join(named)}")
-        command.write_page(ledger, page, html)
+        for note in command.write_page(ledger, page, html):
+            print(note, file=sys.stderr)
         print(f"written to {page}" + (f" and {html}" if html is not None else ""))
         return
     chosen = cells(named, dataset or "", names_of(setting), names_of(methods))
@@ -147,9 +148,14 @@ def reproduce(
     print("\n".join(lines))
     if outcome.failed:
         raise typer.Exit(1)
+    if outcome.left:
+        raise typer.Exit(STOPPED)
 
 
-# what goes with what, of `reproduce`: an option that does nothing is a mistake
+STOPPED = 3  # the exit code of a command that its budget has stopped: a shell's loop goes on until it is 0
+
+# what goes with what, of `reproduce`: an option that does nothing is a mistake, unless --plan was put behind
+# a run's own command
 _RUNS = ("a run", "--plan")
 _GOES_WITH = {
     "dataset": (*_RUNS, "--list", "--smoke"),
@@ -160,9 +166,9 @@ _GOES_WITH = {
     "set_": _RUNS,
     "device": _RUNS,
     "data_dir": _RUNS,
-    "out": ("a run",),
-    "budget": ("a run",),
-    "data_note": ("a run", "--add"),
+    "out": _RUNS,
+    "budget": _RUNS,
+    "data_note": (*_RUNS, "--add"),
     "cell": ("--add",),
     "images_per_second": ("--plan",),
     "page": ("--table",),

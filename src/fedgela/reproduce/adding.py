@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.paper import Cell, cells, distinct, experiment_of
 from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger
 from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
+from fedgela.reproduce.standing import of_the_paper
 from fedgela.runfolder import CONFIG, RunFolder
 
 NAMED = 4  # differences that are told
@@ -35,19 +37,24 @@ def gather(
             run = RunFolder(folder)
             if run.result() is None:
                 raise UserError(f"{folder}: the run is not finished; 'fedgela resume {folder}' goes on")
-            found.append(entry_of_run(folder, cell or recognise(run.experiment(), folder), held, variant))
+            experiment = run.experiment()
+            if cell is not None:
+                _check_method(experiment, cell, folder)
+            found.append(entry_of_run(folder, cell or recognise(experiment, folder), held, variant))
         except UserError as error:
             reasons.append(str(error))
     return found, reasons
 
 
 def _known_lines(path: Path) -> tuple[list[Entry], list[str]]:
-    ids = {cell.id for cell in cells()}
-    lines = read_ledger(path)
-    strange = [
-        f"{path}: the paper has no cell {line.cells[0]!r}" for line in lines if not ids & {*line.cells}
-    ]
-    return [line for line in lines if ids & {*line.cells}], strange
+    known, strange = of_the_paper(read_ledger(path))
+    return known, [f"{path}: the paper has no cell {line.cells[0]!r}" for line in strange]
+
+
+def _check_method(experiment: Experiment, cell: Cell, where: Path) -> None:
+    mine, wanted = name_of(experiment.algorithm), cell.config["algorithm"]["name"]
+    if mine != wanted:
+        raise UserError(f"{where}: is a run of {mine}, and cannot count for {cell.id}")
 
 
 def _runs_below(path: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from fedgela.config import Experiment
+from fedgela.errors import UserError
 from fedgela.relay import Relay
 from fedgela.runs import Listener
 
@@ -18,14 +19,20 @@ class Budget:
     """Seconds that are left; no limit where none is given."""
 
     def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
         self.ends = None if seconds is None else time.monotonic() + seconds
 
     def fits(self, seconds: float) -> bool:
         return self.ends is None or time.monotonic() + seconds <= self.ends
 
     def require(self, seconds: float, what: str) -> None:
+        """What no command of this budget could ever do is an error: the same command would not go on."""
         if not self.fits(0):
             raise OutOfBudget(f"the budget is spent before {what}")
+        if self.seconds is not None and seconds > self.seconds:
+            raise UserError(
+                f"{what} takes about {seconds:.0f} s, more than the whole budget of {self.seconds:g} s"
+            )
         if not self.fits(seconds):
             raise OutOfBudget(f"{what} takes about {seconds:.0f} s, which the budget does not leave")
 

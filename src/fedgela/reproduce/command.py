@@ -1,5 +1,6 @@
 """What `fedgela reproduce` does, beneath its options."""
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +14,24 @@ from fedgela.progress import SAME_COMMAND, View, training_view
 from fedgela.reproduce.adding import gather
 from fedgela.reproduce.budget import Budget
 from fedgela.reproduce.document import to_html, to_markdown
-from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.ledger import append, check_appendable, read_ledger
 from fedgela.reproduce.page import TITLE, page
 from fedgela.reproduce.smoke import tiny_tasks, write_tiny_data
+from fedgela.reproduce.standing import of_the_paper
 from fedgela.reproduce.tasks import Outcome, Task, run_tasks
 
 
-def write_page(ledger: Path, markdown: Path, html: Path | None) -> None:
-    """The page as Markdown, and as HTML where that is asked for."""
+def write_page(ledger: Path, markdown: Path, html: Path | None) -> list[str]:
+    """The page as Markdown, and as HTML where that is asked for; and notes on lines that are not in it."""
     for path in (markdown, html):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise UserError(f"{path} is to be a file in a folder that exists")
-    entries = read_ledger(ledger)
+    named = {"--ledger": ledger, "--page": markdown, "--html": html}
+    places = {option: path.resolve() for option, path in named.items() if path is not None}
+    for one, other in itertools.combinations(places, 2):
+        if places[one] == places[other]:
+            raise UserError(f"{one} and {other} are the same file, {named[one]}")
+    entries, strange = of_the_paper(read_ledger(ledger))
     if not entries:  # tables of nothing would replace a page of something
         raise UserError(
             f"{ledger}: there is no run in this ledger to write a page of; --ledger names another"
@@ -33,6 +40,7 @@ def write_page(ledger: Path, markdown: Path, html: Path | None) -> None:
     write_atomically(markdown, to_markdown(blocks))
     if html is not None:
         write_atomically(html, to_html(blocks, TITLE))
+    return [f"{ledger}: the paper has no cell {entry.cells[0]!r}; left out" for entry in strange]
 
 
 def add(paths: Sequence[Path], ledger: Path, cell: str | None, variant: str | None) -> tuple[list[str], int]:
@@ -55,7 +63,7 @@ def add(paths: Sequence[Path], ledger: Path, cell: str | None, variant: str | No
 def run(
     tasks: Sequence[Task], out: Path, ledger: Path, budget: float | None, variant: str | None
 ) -> tuple[Outcome, list[str]]:
-    read_ledger(ledger)  # a damaged one is told before hours of training
+    check_appendable(ledger)  # told before hours of training
     with training_view(Console(), len(tasks)) as view:
         view.goes_on = SAME_COMMAND
         outcome = run_tasks(tasks, out, ledger, view, Budget(budget), variant)

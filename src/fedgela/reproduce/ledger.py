@@ -26,8 +26,8 @@ class _Part(BaseModel):
 class BestAndLast(_Part):
     """In percent. Best is the maximum over rounds; fine-tuned PA's is of the round of the best GA."""
 
-    best: float | None
-    last: float | None
+    best: Annotated[float, Field(ge=0, le=100)] | None
+    last: Annotated[float, Field(ge=0, le=100)] | None
     best_round: int
     last_round: int
 
@@ -127,16 +127,20 @@ def parse_ledger(text: str, path: Path) -> list[Entry]:
     return entries
 
 
+def check_appendable(path: Path) -> None:
+    """A UserError where the ledger is damaged, or nothing can be added to it. One that is not there yet is
+    begun, empty."""
+    read_ledger(path)
+    os.close(_open(path))
+
+
 def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
     """Add what is not there yet, and return it. Several processes may do so at once: each holds the file's
     lock while it looks and writes, and writes whole lines at the end."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written to ({error.strerror})") from None
-    with os.fdopen(handle, "rb+", buffering=0) as file:
+    with os.fdopen(_open(path), "rb+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         held = file.read().decode("utf-8", errors="replace")
         there = parse_ledger(held, path)  # nothing is added to a ledger that cannot be read
         new: list[Entry] = []
@@ -145,9 +149,26 @@ def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
                 new.append(entry)
         if new:
             start = "\n" if held and not held.endswith("\n") else ""  # an editor's doing
-            _write(file.fileno(), (start + "".join(entry.line() for entry in new)).encode())
+            content = (start + "".join(entry.line() for entry in new)).encode()
+            try:
+                _write(file.fileno(), content)
+            except OSError as error:
+                file.truncate(size)  # no half a line
+                raise _not_written(path, error) from None
     sync_folder(path.parent)
     return new
+
+
+def _open(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written to ({error.strerror})")
 
 
 def _write(handle: int, content: bytes) -> None:
@@ -168,18 +189,19 @@ def _same(new: Entry, held: Entry) -> bool:
     )
 
 
-def has(
+def lines_of(
     entries: Iterable[Entry], cell: str, config_hash: str, seed: int, precision: str | None = None
-) -> bool:
-    """Whether a cell's run is in the ledger, in any precision unless one is asked for. A run of the same
-    settings whose angles were not recorded does not count for a cell about angles: it does not list it."""
-    return any(
-        cell in entry.cells
+) -> list[Entry]:
+    """A cell's runs in the ledger, of any precision unless one is asked for. A run of the same settings whose
+    angles were not recorded does not count for a cell about angles: it does not list it."""
+    return [
+        entry
+        for entry in entries
+        if cell in entry.cells
         and entry.seed == seed
         and precision in (None, entry.precision)
         and entry.settings_hash() == config_hash
-        for entry in entries
-    )
+    ]
 
 
 def remembered_variant(entries: Sequence[Entry], fingerprint: str) -> str:

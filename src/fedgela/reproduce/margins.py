@@ -24,8 +24,11 @@ EXPLAINED = (
     "The paper's claims: FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric "
     "apart). Ours are paired by seed and of one task: the same model, data, rounds and other settings but "
     "the method's own; against the best baseline they are given where all ten were run, each with the best "
-    "of the settings that it was run with. ▲ marks a margin that reaches the paper's, ▼ one that does not. "
-    "Means over settings are given where all of them were run."
+    "of the settings that it was run with, and each by whatever version of the code it was run with ('How "
+    "each was obtained'). ▲ marks a margin that reaches the paper's, ▼ one that does not; both stand at the "
+    "best rounds only, which is what the paper prints. FedGELA's best PA is a maximum over rounds, that of a "
+    "method whose models are fine-tuned is of one round, that of its best GA: 'best' favours FedGELA's PA, "
+    "'last' does not. Means over settings are given where all of them were run."
 )
 _MOMENTS = [(metric, when) for metric, moments in MOMENTS.items() for when in moments]
 
@@ -124,7 +127,7 @@ def _row(
             fields.append(
                 _our_margin(
                     [value - others[draw] for draw, value in ours.items() if draw in others],
-                    printed if comparable else None,
+                    printed if comparable and when == "best" else None,
                 )
             )
     return fields

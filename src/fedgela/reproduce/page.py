@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from fedgela.grids import Grid
-from fedgela.paper import TABLES, cells, distinct, table
+from fedgela.paper import TABLES, cells, distinct, find_cell, table
 from fedgela.reproduce.document import Block, Heading, Listing, Paragraph
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.margins import EXPLAINED, margins_of_fedgela
 from fedgela.reproduce.paper_table import table_blocks
-from fedgela.reproduce.standing import Standings
+from fedgela.reproduce.settings import differences
+from fedgela.reproduce.standing import Standings, wanted_settings
 
 TITLE = "The paper's tables, and ours"
 
@@ -57,8 +58,8 @@ def _introduction() -> list[Block]:
             "the mean over the last tenth of the rounds: GA may swing by many points from one round to the "
             "next, which a maximum rewards. ▲ marks a mean that reaches the paper's number, ▼ one that does "
             "not, each with the difference; another model, data set or split than the paper's is another "
-            "task, and gets neither. A raised number refers to a note: fewer rounds, other data or other "
-            "settings than the paper's."
+            "task, and gets neither; a copy of the data set that was encoded again counts as that data set. "
+            "A raised number refers to a note: fewer rounds, other data or other settings than the paper's."
         ),
     ]
 
@@ -93,6 +94,8 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
         row = [
             f"`{entry.cells[0]}`",
             str(len(entry.cells)),
+            str(entry.config.get("model", "–")),
+            _options(entry),
             str(entry.seed),
             rounds,
             f"{entry.data.name} `{entry.data.fingerprint}`",
@@ -105,5 +108,16 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
             f"`{entry.config_hash}`",
         ]
         rows.append(row)
-    head = "first cell, cells, seed, rounds, data, device, precision, seconds, images/s, code, date, settings"
+    head = (
+        "first cell, cells, model, options, seed, rounds, data, device, precision, seconds, images/s, code, "
+        "date, settings"
+    )
     return Grid(head.split(", "), rows)
+
+
+def _options(entry: Entry) -> str:
+    """The method's own that are not by default."""
+    cell, settings = find_cell(entry.cells[0]), entry.settings()
+    apart = differences(wanted_settings(cell), settings) if settings is not None else []
+    own = [f"{d.key.partition('.')[2]} = {d.found}" for d in apart if d.key.startswith("algorithm.")]
+    return ", ".join(own) or "–"

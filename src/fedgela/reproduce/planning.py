@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedgela.burden import WARM_UP_ROUNDS
+from fedgela.config import Experiment
 from fedgela.errors import UserError, did_you_mean
 from fedgela.models import BACKBONES
 from fedgela.models.hub import SHORT_NAMES
@@ -10,6 +11,7 @@ from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.measurements import REPETITIONS
 from fedgela.reproduce.sizes import Rates, images_of_a_run
 from fedgela.reproduce.tasks import Task
+from fedgela.resolve import data_read_once
 
 
 def parse_rates(listed: Sequence[str]) -> dict[str, float]:
@@ -33,11 +35,13 @@ def parse_rates(listed: Sequence[str]) -> dict[str, float]:
     return rates
 
 
+@data_read_once()
 def plan(tasks: Sequence[Task], entries: Sequence[Entry], given: Mapping[str, float]) -> list[str]:
     """A line a task with its seconds, and their sum."""
     rates = Rates(entries, tasks[0].device if tasks else "", given)
     lines, total, unknown, done = [], 0.0, 0, 0
     runs = set()
+    missing: dict[str, None] = {}
     for task in tasks:
         if task.done(entries):
             done += 1
@@ -51,15 +55,21 @@ def plan(tasks: Sequence[Task], entries: Sequence[Entry], given: Mapping[str, fl
         seconds = _seconds(task, rates)
         if seconds is None:
             unknown += 1
+            missing[_missing(task.experiment)] = None
             lines.append(f"{'?':>14}  {task.label}")
         else:
             total += seconds
             lines.append(f"{seconds:>12.0f} s  {task.label}")
     told = f"{total:.0f} s in all for {len(runs) - unknown} runs, {done} cells are in the ledger"
     if unknown:
-        models = sorted({str(task.experiment.model) for task in tasks if _seconds(task, rates) is None})
-        told += f"; {unknown} cannot be told: --images-per-second MODEL=VALUE ({', '.join(models)})"
+        told += f"; {unknown} cannot be told: {'; '.join(missing)}"
     return [*lines, told]
+
+
+def _missing(experiment: Experiment) -> str:
+    if images_of_a_run(experiment) is None:
+        return f"the data set {experiment.dataset!r} is not on this machine, to count its samples"
+    return f"--images-per-second {experiment.model}=VALUE"
 
 
 def _seconds(task: Task, rates: Rates) -> float | None:

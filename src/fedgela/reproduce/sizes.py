@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from fedgela.config import Experiment
 from fedgela.reproduce.budget import finetuning_rounds
+from fedgela.reproduce.entries import federation_at_hand
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.settings import Settings, settings_of
 
@@ -20,13 +21,14 @@ TRAIN_PER_CLIENT = {"femnist": 180, "shakespeare": 3000}
 
 
 def training_samples(experiment: Experiment) -> int | None:
-    """Of all clients together; None for data that is not the paper's."""
+    """Of all clients together; None for data that is neither the paper's nor at hand."""
     name = experiment.dataset.replace("_", "-")
     if name in OFFICIAL:
         return OFFICIAL[name][0]
     if name in TRAIN_PER_CLIENT and experiment.clients is not None:
         return TRAIN_PER_CLIENT[name] * experiment.clients
-    return None
+    federation = federation_at_hand(experiment)
+    return None if federation is None else int(federation.train.sizes.sum())
 
 
 def images_of_a_round(experiment: Experiment) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 from fedgela.measures import communication
 from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, experiment_of
 from fedgela.reproduce.ledger import ORIGINAL, Entry
-from fedgela.reproduce.settings import Settings, differences, settings_of
+from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
 from fedgela.reproduce.sizes import OFFICIAL
 
 # whoever changes these has another task, whose numbers are no better or worse than the paper's
@@ -77,7 +77,8 @@ class Standings:
         by_cell: dict[str, list[Entry]] = {}
         for entry in entries:
             for id in entry.cells:
-                by_cell.setdefault(id, []).append(entry)
+                if not _has_a_cell_of_its_own(entry, id):
+                    by_cell.setdefault(id, []).append(entry)
         self._of = {cell.id: _standings(cell, by_cell[cell.id]) for cell in cells() if cell.id in by_cell}
 
     def all_of(self, cell: Cell) -> list[Standing]:
@@ -129,6 +130,16 @@ class Standings:
                 first = communication.rounds_to_reach(theirs, goal)
                 found[seed] = rounds, communication.speedup(rounds, first)
         return found
+
+
+def of_the_paper(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Lines of cells that the paper has, and others, which no table can show."""
+    ids = {cell.id for cell in cells()}
+    known: list[Entry] = []
+    strange: list[Entry] = []
+    for entry in entries:
+        (known if ids & {*entry.cells} else strange).append(entry)
+    return known, strange
 
 
 def best_values(standings: Iterable[Standing], metric: str, when: str = "best") -> dict[Draw, float]:
@@ -185,6 +196,23 @@ def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
         )
     found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
     return [standing for standing in found if not _superseded(standing, found)]
+
+
+def _has_a_cell_of_its_own(entry: Entry, id: str) -> bool:
+    """A table that compares models has other cells for a run of another model than this one's."""
+    table = id.partition("/")[0]
+    own = _by_settings().get(entry.settings_hash(), ())
+    return id not in own and any(other.partition("/")[0] == table for other in own)
+
+
+@cache
+def _by_settings() -> dict[str, list[str]]:
+    """The cells' ids by the hash of their settings."""
+    found: dict[str, list[str]] = {}
+    for cell in cells():
+        if cell.is_trained:
+            found.setdefault(settings_hash(wanted_settings(cell)), []).append(cell.id)
+    return found
 
 
 def _fixed_data(entry: Entry) -> str | None:

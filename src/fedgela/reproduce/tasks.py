@@ -14,8 +14,8 @@ from fedgela.failures import forget_failure, keep_failure
 from fedgela.paper import Cell
 from fedgela.progress import View
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
-from fedgela.reproduce.entries import entry_of_run
-from fedgela.reproduce.ledger import Entry, append, has, read_ledger
+from fedgela.reproduce.entries import entry_of_run, federation_at_hand
+from fedgela.reproduce.ledger import Entry, append, lines_of, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
 from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
@@ -49,7 +49,12 @@ class Task:
         return f"{self.cell.id} seed {self.seed}"
 
     def done(self, entries: Iterable[Entry]) -> bool:
-        return has(entries, self.cell.id, self.hash, self.seed, self.experiment.precision)
+        """Whether the ledger has it, of the data that is at hand, if any is."""
+        lines = lines_of(entries, self.cell.id, self.hash, self.seed, self.experiment.precision)
+        federation = federation_at_hand(self.experiment) if lines else None
+        if federation is None:
+            return bool(lines)
+        return any(line.data.fingerprint == federation.data.fingerprint for line in lines)
 
     def folder(self, out: Path) -> Path:
         """Where the run lies, perhaps by the name of another table's cell, or where it is to be."""
@@ -85,6 +90,8 @@ def tasks_of(
                 table["track"] = "angles"
             change(table)
             for assignment in changes:
+                if assignment.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
+                    raise UserError(f"--set {assignment}: a cell's method is chosen by --methods")
                 set_key(table, assignment)
             tasks.append(Task(cell, parse_experiment(table, cell.id)))
     return tasks
