@@ -250,51 +250,120 @@ def measured() -> list[str]:
                 continue
             for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):
-                    config = next(iter(gela.entries.values())).config
-                    where = f"{config['dataset']}, {config['partition']}, {config['model']}"
+                    place = _place(next(iter(gela.entries.values())).config)
                     figures = [
                         shown(standing, metric, when)
                         for metric, when in (("GA", LAST_TENTH), ("PA", "last"))
                         for standing in (base, gela)
                     ]
-                    clients = f"{config.get('sample') or config['clients']} of {config['clients']}"
-                    row = [where, clients, str(len(gela.entries)), *figures]
+                    row = [*place, str(len(gela.entries)), *figures]
                     lines.append("| " + " | ".join(row) + " |")
     return lines
 
 
 def phi_measured() -> list[str]:
-    """FedGELA's forms of Phi at the paper's number of rounds, FedAvg beside them, wherever the ledger has
-    several forms of one task with seed 0; all other options at their defaults."""
+    """FedGELA's forms of Phi at the paper's number of rounds, FedAvg and FedGE beside them, wherever the
+    ledger has several forms of one task with seed 0; all other options at their defaults."""
     from dataclasses import asdict
 
-    from fedgela.algorithms.fedgela import FedGELA
+    from fedgela.algorithms.fedgela import FedGE, FedGELA
     from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.settings import settings_hash
     from fedgela.reproduce.standing import LAST_TENTH, value_of
 
-    forms = ["fedavg", "power:1", "even", "paper-sqrt", "paper-exp"]
-    methods = {form: {"name": "fedgela", **asdict(FedGELA(phi=form))} for form in forms[1:]}
-    methods["fedavg"] = {"name": "fedavg"}
-    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    forms = ["power:1", "power:0.5", "even", "paper-sqrt", "paper-exp"]
+    methods = {form: {"name": "fedgela", **asdict(FedGELA(phi=form))} for form in forms}
+    methods |= {"fedavg": {"name": "fedavg"}, "fedge": {"name": "fedge", **asdict(FedGE())}}
+    found: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
     for entry in read_ledger(ROOT / "results/ledger.jsonl"):
-        config, method = entry.config, entry.config["algorithm"]
-        form = method.get("phi", method["name"])
-        at_defaults = form in methods and method.items() <= methods[form].items()
-        if entry.kind != "run" or not at_defaults or entry.seed != 0 or entry.rounds_run < entry.rounds_paper:
+        settings = entry.settings()
+        if entry.kind != "run" or entry.seed != 0 or entry.rounds_run < entry.rounds_paper or not settings:
             continue
-        where = f"{config['dataset']}, `{config['partition']}`, {config['model']}"
-        clients = f"{config.get('sample') or config['clients']} of {config['clients']}"
-        GA, PA = value_of(entry, "GA", LAST_TENTH), value_of(entry, "PA", "last")
-        found[where, clients][form] = f"{GA:.1f}, {PA:.1f}"
+        method = entry.config["algorithm"].items()
+        name = next((name for name, own in methods.items() if method <= own.items()), None)
+        if name is not None:
+            task = settings_hash({key: value for key, value in settings.items() if key != "algorithm"})
+            key = (*_place(entry.config, "`"), task, entry.data.fingerprint, entry.precision or "")
+            GA, PA = value_of(entry, "GA", LAST_TENTH), value_of(entry, "PA", "last")
+            found[key][name] = f"{GA:.1f}, {PA:.1f}"
+    shown = ["fedavg", "fedge", *forms]
     lines = [
-        "| data, split, model | clients | " + " | ".join(f"{form}: GA, PA" for form in forms) + " |",
-        "|---" * (len(forms) + 2) + "|",
+        "| data, split, model | clients | " + " | ".join(f"{name}: GA, PA" for name in shown) + " |",
+        "|---" * (len(shown) + 2) + "|",
     ]
-    for (where, clients), of_form in found.items():
-        if len(set(of_form) - {"fedavg"}) > 1:
-            figures = [of_form.get(form, "–") for form in forms]
-            lines.append(f"| {where} | {clients} | " + " | ".join(figures) + " |")
+    for (where, clients, *_), figures in found.items():
+        if len(figures.keys() & set(forms)) > 1:
+            row = [where, clients, *(figures.get(name, "–") for name in shown)]
+            lines.append("| " + " | ".join(row) + " |")
     return lines
+
+
+def resnet_measured() -> list[str]:
+    """Runs of ResNet18 on CIFAR-10 that are as long as the paper's, with GA over longer and shorter ends."""
+    from fedgela.paper import find_cell
+    from fedgela.reproduce.ledger import read_ledger
+    from fedgela.reproduce.page import options_of
+
+    lines = [
+        "| split | method | GA paper | GA best | GA, last tenth | GA, last half | PA paper | PA last |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found = []
+    for entry in read_ledger(ROOT / "results/ledger.jsonl"):
+        config = entry.config
+        if (config["dataset"], config.get("model"), entry.kind) != ("cifar10", "resnet18", "run"):
+            continue
+        if entry.rounds_run < entry.rounds_paper:
+            continue
+        cell, options = find_cell(entry.cells[0]), options_of(entry)
+        printed = {metric: number.text for metric, number in cell.printed.items() if not options}
+        ends = [statistics.fmean(entry.GA_by_round[-entry.rounds_run // part :]) for part in (10, 2)]
+        name = f"{cell.method} ({options})" if options else cell.method
+        figures = [f"{entry.GA.best:.1f}", *(f"{GA:.1f}" for GA in ends)]
+        row = [f"`{config['partition']}`", name, printed.get("GA", "–"), *figures]
+        found.append([*row, printed.get("PA", "–"), f"{entry.PA.last:.1f}"])
+    return lines + ["| " + " | ".join(row) + " |" for row in sorted(found, key=lambda row: row[:2])]
+
+
+def angles_measured() -> list[str]:
+    """FedAvg's classifier vectors at the last round, wherever clients lack classes: Figure 2, and more."""
+    from fedgela.reproduce.ledger import read_ledger
+
+    lines = [
+        "| data, split, model | clients of a round | missing, clients | missing, server | existing, clients "
+        "| existing, server |",
+        "|---|---|---|---|---|---|",
+    ]
+    names = [f"angle_{group}_{place}" for group in ("missing", "existing") for place in ("clients", "server")]
+    for entry in read_ledger(ROOT / "results/ledger.jsonl"):
+        angles = [entry.angles.get(name) for name in names]
+        if entry.config["algorithm"]["name"] == "fedavg" and None not in angles:
+            figures = " | ".join(f"{angle:.1f}" for angle in angles)
+            lines.append("| " + " | ".join(_place(entry.config, "`")) + f" | {figures} |")
+    return lines
+
+
+def angles_by_round() -> list[str]:
+    """Of the classes that clients lack, on digits, means over seeds."""
+    data = _data("angles")
+    groups: dict[tuple[str, str, str], list[dict]] = defaultdict(list)
+    for row in data["rows"]:
+        groups[row["partition"], row["method"], row["of"]].append(row)
+    lines = [
+        "| split | method | of | " + " | ".join(f"round {r}" for r in data["rounds"]) + " |",
+        "|---" * (len(data["rounds"]) + 3) + "|",
+    ]
+    for (partition, method, of), rows in groups.items():
+        means = [statistics.fmean(row[str(r)] for row in rows) for r in data["rounds"]]
+        figures = " | ".join(f"{mean:.1f}" for mean in means)
+        lines.append(f"| `{partition}` | {method} | {of} | {figures} |")
+    return lines
+
+
+def _place(config: dict, quote: str = "") -> tuple[str, str]:
+    """Data, split and model of a line of the ledger, and how many clients of how many take part."""
+    where = f"{config['dataset']}, {quote}{config['partition']}{quote}, {config['model']}"
+    return where, f"{config.get('sample') or config['clients']} of {config['clients']}"
 
 
 def length_and_form() -> list[str]:
@@ -370,6 +439,8 @@ def render(marker: str) -> list[str]:
         return ["```", *(ROOT / "results/demo.txt").read_text().splitlines(), "```"]
     whole = {
         "alignment": alignment,
+        "angles-by-round": angles_by_round,
+        "angles-measured": angles_measured,
         "burden": burden,
         "federation-overhead": federation_overhead,
         "growth": growth,
@@ -378,6 +449,7 @@ def render(marker: str) -> list[str]:
         "measured": measured,
         "phi-forms": phi_forms,
         "phi-measured": phi_measured,
+        "resnet-measured": resnet_measured,
         "precision": precision,
     }
     if name in whole:

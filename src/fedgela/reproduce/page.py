@@ -95,7 +95,7 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
             f"`{entry.cells[0]}`",
             str(len(entry.cells)),
             str(entry.config.get("model", "–")),
-            _options(entry),
+            options_of(entry) or "–",
             str(entry.seed),
             rounds,
             f"{entry.data.name} `{entry.data.fingerprint}`",
@@ -115,9 +115,9 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
     return Grid(head.split(", "), rows)
 
 
-def _options(entry: Entry) -> str:
+def options_of(entry: Entry) -> str:
     """The method's own that are not by default."""
     cell, settings = find_cell(entry.cells[0]), entry.settings()
     apart = differences(wanted_settings(cell), settings) if settings is not None else []
     own = [f"{d.key.partition('.')[2]} = {d.found}" for d in apart if d.key.startswith("algorithm.")]
-    return ", ".join(own) or "–"
+    return ", ".join(own)

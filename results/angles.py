@@ -1,0 +1,42 @@
+"""Angles between the classifier vectors of the classes that clients lack, round by round.
+
+    python results/angles.py results/angles.json
+
+The paper's motivation (its Figure 2) is that they collapse while a client trains. Digits, with the base
+settings of results/sweeps/digits-options.json, for twenty rounds; after a client's training, and after
+averaging. FedRep averages no classifier: each client goes on with its own.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from fedgela.config import parse_experiment
+from fedgela.runfolder import RunFolder
+from fedgela.runs import run
+
+BASE = {"dataset": "digits", "rounds": 20, "epochs": 5, "batch_size": 20, "lr": 0.03}
+SEEDS = range(103, 108)
+ROUNDS = (1, 2, 3, 5, 10, 20)
+
+
+def main() -> None:
+    rows = []
+    for partition in ("classes:2", "dirichlet:0.1"):
+        for method in ("fedavg", "fedrep"):
+            for seed in SEEDS:
+                table = {**BASE, "partition": partition, "seed": seed, "algorithm": {"name": method}}
+                with tempfile.TemporaryDirectory() as folder:
+                    run(parse_experiment(table), Path(folder) / "run")
+                    records = RunFolder(Path(folder) / "run").records()
+                for place in ("clients", "server") if method == "fedavg" else ("clients",):
+                    by_round = {r: round(records[r - 1][f"angle_missing_{place}"], 2) for r in ROUNDS}
+                    row = {"partition": partition, "method": method, "seed": seed, "of": place}
+                    rows.append(row | by_round)
+                    print(rows[-1], flush=True)
+    Path(sys.argv[1]).write_text(json.dumps({"rounds": ROUNDS, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
