@@ -28,8 +28,8 @@ def disagreements() -> list[Disagreement]:
         *_summaries(),
         *_gains(),
         *_claims(),
-        *_marks("underlined", highest=True),
-        *_marks("bold", highest=False),
+        *_marks("underlined"),
+        *_marks("bold"),
         *_equal_rows(),
         *_speedups(),
         *_reached(),
@@ -149,7 +149,7 @@ def claimed_gain(claim: Claim) -> float:
     return statistics.fmean(means)
 
 
-def _marks(mark: str, highest: bool) -> Iterator[Disagreement]:
+def _marks(mark: str) -> Iterator[Disagreement]:
     """Underlined numbers that are not the best baseline, bold ones that are not the best of all."""
     for name in TABLES:
         marks: Marks = getattr(table(name), mark)
@@ -162,12 +162,12 @@ def _marks(mark: str, highest: bool) -> Iterator[Disagreement]:
                         if (value := _value(cell, metric)) is not None
                         and (mark == "bold" or cell.method in common().baselines)
                     }
-                    best = (max if highest else min)(values.values())
+                    best = (min if metric == "rounds" else max)(values.values())  # fewer are better
                     whose = {method for method, value in values.items() if value == best}
                     if whose != set(marked):
                         shown = ", ".join(f"{method} {values[method]:g}" for method in marked)
                         right = ", ".join(f"{method} {best:g}" for method in sorted(whose))
-                        kind = "underlined, not the best baseline" if highest else "bold, not the best"
+                        kind = "bold, not the best" if mark == "bold" else "underlined, not the best baseline"
                         yield Disagreement(kind, f"{name}/{dataset}/{setting} {metric}", shown, right)
 
 
