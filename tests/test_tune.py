@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import re
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import tomli_w
 from rich.console import Console
 
 from fedgela import cli
-from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.compare import experiments_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
@@ -66,6 +69,58 @@ def test_no_trial_of_fedrep_is_its_default_by_other_words() -> None:
         algorithm = dataclasses.replace(experiment.algorithm, **settings)
         seen.add((algorithm.phases(experiment.epochs), lr))
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "searched"),
+    [({}, ["E_W", "phi"]), ({"etf": False}, ["phi"]), ({"adapt": False}, ["E_W"])],
+    ids=str,
+)
+def test_options_without_effect_are_not_searched(
+    npz: Path, tmp_path: Path, options: dict[str, bool], searched: list[str]
+) -> None:
+    experiment = tiny(npz, algorithm={"name": "fedgela", **options}, rounds=1)
+    for settings in candidates(experiment, len(LR_FACTORS)):
+        assert list(settings) == [*searched, "lr"]
+    done = tune({"fedgela": experiment}, [0], 8, 0.25, "both", tmp_path, PlainView(Console(quiet=True)))
+    metrics = {(path.parent / "metrics.jsonl").read_text() for path in tmp_path.rglob("result.json")}
+    assert [trial.error for trial in done] == [None] * 8
+    assert len({re.sub(r', "seconds.*', "", text) for text in metrics}) == 8
+
+
+@dataclass(frozen=True)
+class WarmedUp(FedAvg):
+    """Its epochs are none of a phase: its loss reads them."""
+
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"warmup_epochs": (0, 1, 2)}
+    warmup_epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Misspelt(FedAvg):
+    grid: ClassVar[dict[str, tuple[object, ...]]] = {"strength": (0.0, "much")}
+    strength: float = 0.0
+
+
+def test_epochs_that_are_no_phases_are_told_apart() -> None:
+    tried = candidates(Experiment(algorithm=WarmedUp()), len(LR_FACTORS))
+    assert {settings["warmup_epochs"] for settings in tried} == {0, 1, 2}
+    assert left_out(Experiment(algorithm=WarmedUp()), len(LR_FACTORS)) == 0
+
+
+def test_a_grid_that_a_method_cannot_take_is_named_before_anything_is_written(
+    npz: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"^the grid of test_tune:Misspelt: algorithm.strength: .*'much'$"):
+        search(npz, tmp_path / "out", ["test_tune:Misspelt"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_trial_of_fedrep_is_the_runs_own_by_other_words() -> None:
+    own = {"name": "fedrep", "head_epochs": 5, "body_epochs": 5}
+    tried = candidates(Experiment.model_validate({"algorithm": own, "epochs": 10}), len(LR_FACTORS))
+    assert tried[0]["head_epochs"] == 5
+    assert None not in {settings["head_epochs"] for settings in tried}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

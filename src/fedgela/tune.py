@@ -6,7 +6,6 @@ validation data taken from the clients' training samples. The test sets are neve
     OUT/tuned.toml                a config for `fedgela compare`, with the chosen values
 """
 
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from typing import Any, Literal
 
 import tomli_w
 
+from fedgela.algorithms import name_of
 from fedgela.compare import check_possible, working_in
-from fedgela.config import Experiment, plain_table
+from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.evaluation import Record
 from fedgela.failures import keep_failure
 from fedgela.files import write_atomically, write_json
@@ -52,40 +52,30 @@ def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
     """So many settings to try: first the experiment's own, then the method's grid, then that at other
     learning rates, from the first point and the nearest rate on."""
     own = _grid(experiment)
-    first = {key: getattr(experiment.algorithm, key) for key in own[0]} | {"lr": experiment.lr}
-    settings = {_told_apart(experiment, first): first}
+    rates = [experiment.lr, *(float(f"{experiment.lr * factor:.6g}") for factor in LR_FACTORS[1:])]
     order = sorted(
-        itertools.product(range(len(own)), range(len(LR_FACTORS))),
+        itertools.product(range(len(own)), range(len(rates))),
         key=lambda ij: (ij[1] > 0, sum(ij), ij[1]),
     )
-    for i, j in order:
-        point = {**own[i], "lr": float(f"{experiment.lr * LR_FACTORS[j]:.6g}")}
-        settings.setdefault(_told_apart(experiment, point), point)
-    return list(settings.values())[:trials]
-
-
-def _told_apart(experiment: Experiment, point: Mapping[str, Any]) -> tuple[object, ...]:
-    """The same for points that train alike: FedRep's halves of ten epochs are five and five."""
-    own = {key: value for key, value in point.items() if key != "lr"}
-    phases = dataclasses.replace(experiment.algorithm, **own).phases(experiment.epochs)
-    return phases, *((key, value) for key, value in point.items() if not key.endswith("_epochs"))
+    return [{**own[i], "lr": rates[j]} for i, j in order[:trials]]
 
 
 def _grid(experiment: Experiment) -> list[dict[str, Any]]:
-    """Every point of a method's own grid; one point without keys where it has none."""
+    """Every point of a method's own grid, from the experiment's own values on; one point without keys where
+    it has none."""
     axes: list[list[dict[str, Any]]] = []
-    for names, values in experiment.algorithm.grid.items():
+    for names, values in experiment.algorithm.searched(experiment.epochs).items():
         keys = names.split(",")
+        own = tuple(getattr(experiment.algorithm, key) for key in keys)
         points: list[Any] = [value if len(keys) > 1 else (value,) for value in values]
-        axes.append([dict(zip(keys, point, strict=True)) for point in points])
+        axes.append([dict(zip(keys, point, strict=True)) for point in dict.fromkeys([own, *points])])
     return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
 
 
 def left_out(experiment: Experiment, trials: int) -> int:
     """How many points of a method's own grid so many trials do not come to."""
-    tried = {_told_apart(experiment, {**p, "lr": 0.0}) for p in candidates(experiment, trials)}
-    grid = {_told_apart(experiment, {**p, "lr": 0.0}) for p in _grid(experiment)}
-    return len(grid - tried)
+    tried = [{k: v for k, v in p.items() if k != "lr"} for p in candidates(experiment, trials)]
+    return sum(point not in tried for point in _grid(experiment))
 
 
 @data_read_once()
@@ -101,12 +91,14 @@ def tune(
     """Every trial of every method, in turn. Run again, it goes on where it stopped."""
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
+    planned = {
+        name: [(Trial(name, settings), _with_settings(e, settings)) for settings in candidates(e, trials)]
+        for name, e in validated.items()
+    }
     done: list[Trial] = []
     with working_in(out, TRIALS):
-        for name, experiment in validated.items():
-            for number, settings in enumerate(candidates(experiment, trials), 1):
-                trial = Trial(name, settings)
-                chosen = _with_settings(experiment, settings)
+        for name, of_method in planned.items():
+            for number, (trial, chosen) in enumerate(of_method, 1):
                 results: list[Record] = []
                 try:
                     for seed in seeds:
@@ -133,7 +125,7 @@ def _with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Exper
     for key, value in settings.items():
         target = table if key in Experiment.model_fields else table["algorithm"]
         target[key] = value
-    return experiment.with_(**table)
+    return parse_experiment(table, f"the grid of {name_of(experiment.algorithm)}")
 
 
 def best_of(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:

@@ -80,10 +80,17 @@ class FedAvg:
     # Whether a client keeps its last local model: as its personal model, or for its next visit.
     keeps_model: ClassVar[bool] = False
     # The hyper-parameters that are worth a search, with the authors' values, the default first; a key
-    # of several names holds values that go together.
+    # of several names holds values that go together. What of it a search tries is up to `searched`.
     grid: ClassVar[Grid] = {}
     # Whether all data is trained on in one place (the Centralised bound).
     pooled: ClassVar[bool] = False
+
+    # -- a search ----------------------------------------------------------------------------------
+
+    def searched(self, epochs: int) -> Grid:
+        """The part of the grid that makes a difference, beside the method's other options and with so many
+        local epochs."""
+        return self.grid
 
     # -- the model ---------------------------------------------------------------------------------
 

@@ -112,6 +112,11 @@ class FedGELA(FedAvg):
         if self.feature_norm is None:
             object.__setattr__(self, "feature_norm", "l2" if self.etf else "none")
 
+    def searched(self, epochs: int) -> Grid:
+        """Without the ETF it has no length, without the adaptation no form."""
+        idle = {"E_W": not self.etf, "phi": not self.adapt}
+        return {names: values for names, values in self.grid.items() if not idle.get(names)}
+
     def head(self, d: int, C: int, seed: int) -> nn.Module:
         norm: nn.Module = nn.Identity()
         if self.feature_norm == "l2":

@@ -11,8 +11,8 @@ instead, 5 + 5 of 10, so that every method trains for as long (with one local ep
 is too little for either where an epoch is a step or two: a search tries 10 + 10 as well.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -20,6 +20,7 @@ from fedgela.algorithms.fedavg import FedAvg, GlobalOf, Grid, PersonalOf, Phase
 
 BODY = ("backbone.", "projection.")
 HEAD = ("head.",)
+EPOCHS = "head_epochs,body_epochs"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class FedRep(FedAvg):
     GA_of: ClassVar[GlobalOf] = "locals"
     PA_of: ClassVar[PersonalOf] = "local"
     keeps_model: ClassVar[bool] = True
-    grid: ClassVar[Grid] = {"head_epochs,body_epochs": ((None, None), (10, 1), (10, 5), (5, 5), (10, 10))}
+    grid: ClassVar[Grid] = {EPOCHS: ((None, None), (10, 1), (10, 5), (5, 5), (10, 10))}
 
     head_epochs: Annotated[int, Ge(0)] | None = None
     body_epochs: Annotated[int, Ge(0)] | None = None
@@ -39,6 +40,15 @@ class FedRep(FedAvg):
             raise ValueError("give head_epochs and body_epochs, or neither")
         if self.head_epochs == self.body_epochs == 0:
             raise ValueError("head_epochs and body_epochs are both 0: nothing would be trained")
+
+    def searched(self, epochs: int) -> Grid:
+        """Each way to train once: of ten epochs the default's halves are five and five."""
+        ways: dict[tuple[Phase, ...], Any] = {}
+        points: tuple[Any, ...] = self.grid.get(EPOCHS, ())
+        for head, body in [(self.head_epochs, self.body_epochs), *points]:
+            way = replace(self, head_epochs=head, body_epochs=body).phases(epochs)
+            ways.setdefault(way, (head, body))
+        return {**self.grid, EPOCHS: tuple(ways.values())}
 
     def travels(self, entry: str) -> bool:
         return not entry.startswith(HEAD)
