@@ -105,7 +105,7 @@ class Misspelt(FedAvg):
 def test_epochs_that_are_no_phases_are_told_apart() -> None:
     tried = candidates(Experiment(algorithm=WarmedUp()), len(LR_FACTORS))
     assert {settings["warmup_epochs"] for settings in tried} == {0, 1, 2}
-    assert left_out(Experiment(algorithm=WarmedUp()), len(LR_FACTORS)) == 0
+    assert left_out(Experiment(algorithm=WarmedUp()), len(LR_FACTORS))[0] == 0
 
 
 def test_a_grid_that_a_method_cannot_take_is_named_before_anything_is_written(
@@ -124,15 +124,69 @@ def test_no_trial_of_fedrep_is_the_runs_own_by_other_words() -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_grid_is_gone_through_before_other_learning_rates(name: str) -> None:
+def test_own_options_and_learning_rates_are_tried_side_by_side(name: str) -> None:
     experiment = Experiment.model_validate({"algorithm": name, "epochs": 10})
-    assert left_out(experiment, 8) == 0
-    rates = [point["lr"] for point in candidates(experiment, len(LR_FACTORS))]
-    own = rates.count(experiment.lr)
-    assert rates[:own] == [experiment.lr] * own
-    assert left_out(experiment, own) == 0
-    if own > 1:
-        assert left_out(experiment, own - 1) == 1
+    own = experiment.algorithm.searched(experiment.epochs)
+    for trials in (3, 6, 8, 12):
+        tried = candidates(experiment, trials)
+        rates = {settings["lr"] for settings in tried}
+        points = {tuple(v for k, v in settings.items() if k != "lr") for settings in tried}
+        if not own:
+            assert (len(rates), left_out(experiment, trials)) == (trials, (0, 0))
+            continue
+        # neither waits for the other, but where a grid is gone through
+        assert len(rates) >= 2 and len(points) >= 2
+        assert len(rates) >= len(points) // len(own)
+        assert len(points) >= min(len(rates), len(next(iter(own.values()))))
+        assert left_out(experiment, trials)[1] == trials - len(rates)
+
+
+def test_the_order_of_a_search() -> None:
+    tried = candidates(Experiment.model_validate({"algorithm": "fedgela"}), 10)
+    assert [tuple(settings.values()) for settings in tried] == [
+        (10.0, "power:1", 0.01),
+        (10.0, "power:1", 0.03),
+        (1.0, "power:1", 0.01),
+        (10.0, "power:0.5", 0.01),
+        (10.0, "power:1", 0.003),
+        (100.0, "power:1", 0.01),
+        (1.0, "power:1", 0.03),
+        (10.0, "power:0.5", 0.03),
+        (1.0, "power:0.5", 0.01),
+        (10.0, "power:1", 0.1),
+    ]
+
+
+def test_other_learning_rates_are_tried_with_the_runs_own_options() -> None:
+    own = Experiment.model_validate({"algorithm": {"name": "fedprox", "mu": 0.7}, "lr": 0.02})
+    assert candidates(own, 3) == [
+        {"mu": 0.7, "lr": 0.02},
+        {"mu": 0.7, "lr": 0.06},
+        {"mu": 0.001, "lr": 0.02},
+    ]
+
+
+def test_what_is_left_out_is_told(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(tomli_w.dumps(tiny_table(npz, algorithm={}, rounds=1)))
+    names = ["--algorithms", "fedavg,moon,fedproto", "--trials", "4"]
+    monkeypatch.setattr("sys.argv", ["fedgela", "tune", str(config), *names, "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert "of which fedavg tries 4: moon 4 and 1, fedproto 0 and 1\n" in capsys.readouterr().err
+
+
+def test_trials_of_another_order_are_not_taken_for_these(npz: Path, tmp_path: Path) -> None:
+    search(npz, tmp_path, ["fedprox"])
+    written = (tmp_path / "trials.json").read_text()
+    (tmp_path / "fedprox/trial-2").rename(tmp_path / "fedprox/trial-4")
+    (tmp_path / "fedprox/trial-3").rename(tmp_path / "fedprox/trial-2")
+    with pytest.raises(UserError, match=r"trial-2/seed-0: holds a run with .*; choose another --out"):
+        search(npz, tmp_path, ["fedprox"])
+    assert (tmp_path / "trials.json").read_text() == written
 
 
 def test_the_test_set_is_never_looked_at(npz: Path, tmp_path: Path) -> None:

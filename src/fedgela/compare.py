@@ -168,25 +168,21 @@ def check_possible(
     """Before anything is written: complain where nothing can run, or where other runs are in the way."""
     errors = []
     for name, experiment in experiments.items():
+        for seed in seeds:
+            check_free(experiment.with_(seed=seed), folder_of(name, seed))
         try:
-            for seed in seeds:
-                held = RunFolder(folder_of(name, seed))
-                if held.exists():
-                    try:
-                        check_same(experiment.with_(seed=seed), held)
-                    except UserError as error:
-                        raise Conflict(str(error)) from None
             Server(*resolve(experiment.with_(seed=seeds[0])))
-        except Conflict:
-            raise
         except UserError as error:
             errors.append(error)
     if len(errors) == len(experiments):
         raise errors[0]
 
 
-class Conflict(UserError):
-    """Another run lies where one should go."""
+def check_free(experiment: Experiment, folder: Path) -> None:
+    """Complain where another run lies where this one should go."""
+    held = RunFolder(folder)
+    if held.exists():
+        check_same(experiment, held)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from fedgela.algorithms import name_of
-from fedgela.compare import check_possible, working_in
+from fedgela.compare import check_free, check_possible, working_in
 from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.evaluation import Record
 from fedgela.failures import keep_failure
@@ -27,8 +27,8 @@ from fedgela.runfolder import TRIALS
 from fedgela.runs import run_or_resume
 
 Metric = Literal["GA", "PA", "both"]
-# A method's grid is crossed with these multiples of the run's learning rate; FedAvg, which has no
-# hyper-parameter of its own, gets as many learning rates as the others get trials.
+# A method's options are searched together with these multiples of the run's learning rate; FedAvg, which has
+# no hyper-parameter of its own, gets as many learning rates as the others get trials.
 LR_FACTORS = (1.0, 3.0, 0.3, 10.0, 0.1, 2.0, 0.5, 5.0, 0.2, 20.0, 0.05, 30.0)
 
 
@@ -48,34 +48,47 @@ class Trial:
         return {"GA": self.GA, "PA": self.PA, "both": (self.GA + self.PA) / 2}[by]
 
 
+Axis = list[dict[str, Any]]  # values of keys that go together, the experiment's own first
+
+
 def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
-    """So many settings to try: first the experiment's own, then the method's grid, then that at other
-    learning rates, from the first point and the nearest rate on."""
-    own = _grid(experiment)
-    rates = [experiment.lr, *(float(f"{experiment.lr * factor:.6g}") for factor in LR_FACTORS[1:])]
-    order = sorted(
-        itertools.product(range(len(own)), range(len(rates))),
-        key=lambda ij: (ij[1] > 0, sum(ij), ij[1]),
-    )
-    return [{**own[i], "lr": rates[j]} for i, j in order[:trials]]
+    """So many settings to try, the experiment's own first."""
+    axes = _axes(experiment)
+    return [
+        {k: v for axis, i in zip(axes, point, strict=True) for k, v in axis[i].items()}
+        for point in _order(axes)[:trials]
+    ]
 
 
-def _grid(experiment: Experiment) -> list[dict[str, Any]]:
-    """Every point of a method's own grid, from the experiment's own values on; one point without keys where
-    it has none."""
-    axes: list[list[dict[str, Any]]] = []
+def left_out(experiment: Experiment, trials: int) -> tuple[int, int]:
+    """What so many trials of a method do not come to: how many points of its own grid, and how many of the
+    learning rates that FedAvg tries in as many."""
+    axes = _axes(experiment)
+    every = _order(axes)
+    tried = every[:trials]
+    points = {point[:-1] for point in every} - {point[:-1] for point in tried}
+    rates = set(range(len(axes[-1][:trials]))) - {point[-1] for point in tried}
+    return len(points), len(rates)
+
+
+def _axes(experiment: Experiment) -> list[Axis]:
+    """Those of the method's own grid, and last the learning rate."""
+    axes = []
     for names, values in experiment.algorithm.searched(experiment.epochs).items():
         keys = names.split(",")
         own = tuple(getattr(experiment.algorithm, key) for key in keys)
         points: list[Any] = [value if len(keys) > 1 else (value,) for value in values]
         axes.append([dict(zip(keys, point, strict=True)) for point in dict.fromkeys([own, *points])])
-    return [{k: v for part in point for k, v in part.items()} for point in itertools.product(*axes)]
+    rates = [experiment.lr, *(float(f"{experiment.lr * factor:.6g}") for factor in LR_FACTORS[1:])]
+    return [*axes, [{"lr": lr} for lr in rates]]
 
 
-def left_out(experiment: Experiment, trials: int) -> int:
-    """How many points of a method's own grid so many trials do not come to."""
-    tried = [{k: v for k, v in p.items() if k != "lr"} for p in candidates(experiment, trials)]
-    return sum(point not in tried for point in _grid(experiment))
+def _order(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """All points, from the experiment's own values outwards, so that no axis waits until another is
+    exhausted. Of points as far out as each other, those that move along one axis alone go first, and the
+    learning rate goes before the method's own options: in three trials every method has tried both."""
+    points = itertools.product(*(range(len(axis)) for axis in axes))
+    return sorted(points, key=lambda at: (sum(at), sum(i > 0 for i in at), -at[-1], [-i for i in at]))
 
 
 @data_read_once()
@@ -95,6 +108,10 @@ def tune(
         name: [(Trial(name, settings), _with_settings(e, settings)) for settings in candidates(e, trials)]
         for name, e in validated.items()
     }
+    for name, of_method in planned.items():
+        for number, (_, chosen) in enumerate(of_method, 1):
+            for seed in seeds:  # of a search in another order, whose trials would be mistaken for these
+                check_free(chosen.with_(seed=seed), out / name / f"trial-{number}" / f"seed-{seed}")
     done: list[Trial] = []
     with working_in(out, TRIALS):
         for name, of_method in planned.items():

@@ -116,9 +116,12 @@ def tune(
         raise UserError(f"--trials: at most {len(tuning.LR_FACTORS)}, the learning rates FedAvg can try")
     experiments, wanted = methods_of(context)
     short = {name: tuning.left_out(experiment, trials) for name, experiment in experiments.items()}
-    if any(short.values()):
-        told = ", ".join(f"{n} of {name}'s" for name, n in short.items() if n)
-        complain(f"note: {trials} trials leave out points of the methods' own grids: {told}")
+    told = [f"{name} {points} and {rates}" for name, (points, rates) in short.items() if points or rates]
+    if told:
+        complain(
+            f"note: what {trials} trials leave out, in points of a method's own grid and in learning rates, "
+            f"of which fedavg tries {trials}: {', '.join(told)}"
+        )
     total = len(experiments) * len(wanted) * trials
     with training_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND
