@@ -15,6 +15,7 @@ from fedgela.config import READING, SPLITTING, Experiment, comparable, parse_exp
 from fedgela.errors import UserError, did_you_mean
 from fedgela.failures import keep_failure
 from fedgela.imports import is_import_path
+from fedgela.own_code import check_own_code
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
@@ -135,6 +136,7 @@ def _earlier(
             continue
         try:
             held, result = folder.experiment(), folder.sound_result()
+            check_own_code(folder.path, held)
         except UserError as error:
             view.note(f"{str(error).splitlines()[0]}; it is left out of the table")
             continue

@@ -64,6 +64,12 @@ def _broken(path: str, module: str, error: Exception) -> UserError:
     return UserError(f"{path}: {module} cannot be imported: {told(error)}")
 
 
+def is_installed(file: str) -> bool:
+    """Whether a module's file is Python's, an installed package's or this one's: not the user's own."""
+    folders = {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}
+    return file.startswith((*folders, str(Path(__file__).parent), "<"))
+
+
 def told(error: Exception) -> str:
     """An exception of a user's own code in one line, with the place that raised it."""
     text = " ".join(str(error).split())
@@ -71,7 +77,6 @@ def told(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"{kind}: {text}"  # which names the file and the line
     places = traceback.extract_tb(error.__traceback__)
-    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parent), "<")
-    own = [place for place in places if not place.filename.startswith(installed)]
+    own = [place for place in places if not is_installed(place.filename)]
     place = (own or places)[-1]  # the user's own line, not that of a library which it calls
     return f"{kind}: {text} ({place.filename}, line {place.lineno})"

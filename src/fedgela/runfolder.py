@@ -1,6 +1,7 @@
 """A run's folder on disk: config, metrics, checkpoints, the clients' models.
 
 config.toml      the resolved experiment
+own_code.json    checksums of a user's own method and net, where it has any
 metrics.jsonl    one line a round, appended
 checkpoints/     the last two: round-000012.CHECKSUM.safetensors
 clients/         last local models that a checkpoint refers to: 000003.round-000012.CHECKSUM...
@@ -26,8 +27,9 @@ from fedgela.algorithms import ServerState
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.files import TEMPORARY, checksum, read_tensors, write_atomically, write_tensors
+from fedgela.files import TEMPORARY, checksum, read_tensors, write_atomically, write_json, write_tensors
 from fedgela.models import State
+from fedgela.own_code import OWN_CODE, own_code
 from fedgela.rounds import Progress
 
 KEPT_CHECKPOINTS = 2
@@ -151,6 +153,8 @@ class RunFolder:
     def create(self, experiment: Experiment) -> None:
         for folder in (self.checkpoints, self.clients, self.models):
             folder.mkdir(exist_ok=True)
+        if code := own_code(experiment):
+            write_json(self.path / OWN_CODE, code)
         self.write_config(experiment)
 
     def write_config(self, experiment: Experiment) -> None:

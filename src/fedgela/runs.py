@@ -21,6 +21,7 @@ from fedgela.evaluation import Record, client_accuracies, diverged
 from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
+from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
 from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
@@ -121,12 +122,15 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
         held = folder.experiment()
         if result is not None:
             listener.note("this run is finished")
+            for module in changed_modules(path, held):
+                listener.note(f"the source of {module} has been changed since it began")
             if tensorboard:
                 with _with_events(held.with_(tensorboard=True), folder, Listener()) as events:
                     events.started(held, held.rounds)
                     events.finished(result)
             listener.finished(result)
             return result
+        check_own_code(path, held)
         forget_peak()
         if tensorboard not in (None, held.tensorboard):  # from now on
             held = held.with_(tensorboard=tensorboard)
@@ -189,6 +193,7 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"
             )
+    check_own_code(held.path, experiment)
     # what an unfinished one was begun on is looked at when it goes on
     if (result := held.result()) and not is_of(result, federation):
         raise UserError(
