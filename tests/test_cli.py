@@ -66,6 +66,35 @@ def test_an_interruption_before_a_run_has_begun_does_not_promise_to_go_on(
     assert (code, err) == (130, f"fedgela: interrupted; 'fedgela resume {tmp_path / 'run'}' goes on\n")
 
 
+def test_no_command_writes_where_it_reads(command: Cli, npz: Path, config: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    (photos / "cat").mkdir(parents=True)
+    (tmp_path / "cifar10.npz").touch()
+    (tmp_path / "ledger.jsonl").touch()
+    held = listing(tmp_path)
+    for arguments, told in (
+        (["run", "--dataset", photos, "--out", photos / "run"], "--out: {} lies in"),
+        (["compare", "--dataset", photos, "--algorithms", "fedavg", "--out", photos], "--out: {} is read"),
+        (["tune", "--dataset", photos, "--algorithms", "fedavg", "--out", photos / "t"], "--out: {} lies in"),
+        (["inspect", photos, "--out", photos / "cat"], "--out: {} lies in"),
+        (["burden", config, "--out", config], "--out: {} is read"),
+        (["burden", config, "--out", npz], "--out: {} is read"),
+        (["bench", "--data-dir", tmp_path, "--out", tmp_path / "cifar10.npz"], "--out: {} is read"),
+        (
+            ["reproduce", "--table", "--ledger", "ledger.jsonl", "--page", "ledger.jsonl"],
+            "--page: {} is read",
+        ),
+        (
+            ["reproduce", "--table", "--ledger", "ledger.jsonl", "--html", "ledger.jsonl"],
+            "--html: {} is read",
+        ),
+    ):
+        code, _, err = command(*arguments)
+        assert code == 2 and err.startswith(f"fedgela: {told.format(arguments[-1])}"), err
+        assert err.count("\n") == 1
+    assert listing(tmp_path) == held
+
+
 def test_a_method_is_named_once(command: Cli, config: Path, tmp_path: Path) -> None:
     code, _, err = command(
         "compare", config, "--algorithms", "fedavg,fedgela,fedavg", "--out", tmp_path / "all"

@@ -8,7 +8,7 @@ import torch
 
 from fedgela import files
 from fedgela.errors import UserError
-from fedgela.files import check_folder, read_tensors, write_atomically, write_json, write_tensors
+from fedgela.files import check_apart, check_folder, read_tensors, write_atomically, write_json, write_tensors
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,3 +131,24 @@ def test_a_file_by_another_name_is_not_trusted(tmp_path: Path) -> None:
     other = path.rename(tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match="checksum"):
         read_tensors(other)
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, photos = tmp_path / "data.csv", tmp_path / "photos"
+    data.write_text("1")
+    (photos / "cat").mkdir(parents=True)
+    (tmp_path / "link.csv").symlink_to(data)
+    (tmp_path / "album").symlink_to(photos)
+    (tmp_path / "twin.csv").hardlink_to(data)
+    (photos / "away.csv").symlink_to(tmp_path / "elsewhere.csv")
+    monkeypatch.chdir(photos)
+    for out in (data, Path("../data.csv"), tmp_path / "link.csv", tmp_path / "twin.csv"):
+        for read in (data, tmp_path / "link.csv"):
+            with pytest.raises(UserError, match=r"^--out: .* is read by this command, and would be overwr"):
+                check_apart(out, tmp_path / "other.csv", read)
+    for out in (Path("cat/p.csv"), tmp_path / "album/p.csv", photos / "new/p.csv", photos / "away.csv"):
+        for read in (photos, tmp_path / "album"):
+            with pytest.raises(UserError, match=rf"^--here: .* lies in {read}, which this command reads"):
+                check_apart(out, read, option="--here")
+    check_apart(tmp_path / "p.csv", data, photos, tmp_path / "nowhere")
+    check_apart(tmp_path / "photos-of-cats/p.csv", photos)

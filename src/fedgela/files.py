@@ -61,11 +61,26 @@ def check_folder(folder: Path, option: str = "--out") -> None:
         raise UserError(f"{option}: {place} cannot be written to ({error.strerror})") from None
 
 
-def check_file(path: Path, kind: str) -> None:
-    """The same of a file that --out names."""
+def check_file(path: Path, kind: str, *read: Path) -> None:
+    """The same of a file that --out names, by a command that reads these."""
     if path.is_dir():
         raise UserError(f"--out: {path} is a folder; name {kind} file")
     check_folder(path.parent)
+    check_apart(path, *read)
+
+
+def check_apart(out: Path, *read: Path, option: str = "--out") -> None:
+    """Complain where what is to be written is what is read, or lies in a folder that is: it may be the only
+    copy of somebody's data."""
+    # a link is replaced by what is written, and is a name of what it leads to: neither may be read
+    places = (out.resolve(), out.parent.resolve() / out.name)
+    for path in read:
+        whole = path.resolve()
+        same = out.exists() and path.exists() and out.samefile(path)  # by a second name on the disk, too
+        if same or whole in places:
+            raise UserError(f"{option}: {out} is read by this command, and would be overwritten")
+        if any(place.is_relative_to(whole) for place in places):
+            raise UserError(f"{option}: {out} lies in {path}, which this command reads; name another place")
 
 
 def write_json(path: Path, value: Any) -> None:

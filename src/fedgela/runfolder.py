@@ -100,6 +100,12 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / CONFIG).exists()
 
+    @property
+    def own(self) -> list[Path]:
+        """What the run itself has written: others may put a report or a model beside it."""
+        folders = [self.checkpoints, self.clients, self.models]
+        return [*folders, *(f for f in self.path.iterdir() if f.suffix in (".toml", ".json", ".jsonl"))]
+
     def result(self) -> Record | None:
         try:
             result: Record = json.loads((self.path / RESULT).read_text())

@@ -303,6 +303,34 @@ def test_mistakes_are_told_in_a_line(
     assert err.count("\n") == 1
 
 
+def test_neither_samples_nor_data_nor_runs_are_written_over(
+    by_hospital: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, config = by_hospital.parent / "data.csv", by_hospital / "config.toml"
+    samples, photos, model = tmp_path / "new.csv", tmp_path / "photos", tmp_path / "model.pt2"
+    samples.write_bytes(data.read_bytes())
+    photos.mkdir()
+    export(by_hospital, model)
+    held = {path: path.read_bytes() for path in (data, config, samples, model)}
+    for read, asked, out in (
+        (by_hospital, data, data),
+        (by_hospital, samples, samples),
+        (by_hospital, samples, data),
+        (by_hospital, samples, config),
+        (by_hospital, samples, by_hospital / "checkpoints/p.csv"),
+        (by_hospital, photos, photos / "p.csv"),
+        (model, samples, samples),
+        (model, samples, model),
+    ):
+        code, told, err = command(capsys, "predict", read, asked, "--out", out)
+        assert (code, told) == (2, "") and err.startswith(f"fedgela: --out: {out} "), err
+        assert err.count("\n") == 1
+    with pytest.raises(UserError, match=r"lies in .*models, which this command reads"):
+        export(by_hospital, by_hospital / "models/m.pt2")
+    assert {path: path.read_bytes() for path in held} == held
+    assert command(capsys, "predict", by_hospital, samples, "--out", by_hospital / "p.csv")[0] == 0
+
+
 @pytest.fixture(scope="module")
 def by_hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on three clients that the data calls by their names, with columns that have names too."""

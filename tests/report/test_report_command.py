@@ -64,6 +64,7 @@ def test_mistakes(command: Cli, made_run: Callable[..., Path], tmp_path: Path) -
         ([run, "--figures", "file"], "--figures: file is a file"),
         ([run, "--out", "/proc/nowhere/x.html"], "cannot be written to"),  # not even by root
         ([run, "--figures", "/proc/nowhere"], "cannot be written to"),
+        ([run, "--out", run / "config.toml"], "config.toml is read by this command"),
         ([run, "--features", "umap"], "--features: pca or tsne, not 'umap'"),
     ):
         code, _, err = command("report", *arguments)

@@ -204,7 +204,7 @@ def test_a_page_does_not_replace_the_ledger(command: Cli, tmp_path: Path, make_e
     for page in ("ledger.jsonl", "link.md"):
         code, _, err = command("--table", "--ledger", ledger, "--page", page)
         assert code == 2
-        assert "--ledger and --page are the same file" in err
+        assert "is read by this command, and would be overwritten" in err
     code, _, err = command("--table", "--ledger", ledger, "--page", "x.md", "--html", "x.md")
     assert code == 2
     assert "--page and --html are the same file" in err

@@ -49,13 +49,13 @@ def predict(
     skip: Annotated[bool, typer.Option("--skip-unreadable", help="leave out what cannot be read")] = False,
 ) -> None:
     """Say which classes samples are of; how many answers are right, where their labels are known."""
-    from fedgela.deploy.model import load_model
+    from fedgela.deploy.model import files_of, load_model
     from fedgela.deploy.prediction import predict
     from fedgela.deploy.samples import read_samples
     from fedgela.files import check_file
 
     if out is not None:
-        check_file(out, "a CSV")
+        check_file(out, "a CSV", samples, *files_of(model))
     loaded = load_model(model, client, _which(round))
     card = loaded.card
     read = read_samples(samples, card.input, card.classes, card.features, "skip" if skip else "error")

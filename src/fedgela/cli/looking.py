@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from fedgela.cli.complaints import complain
-from fedgela.cli.options import describes_an_experiment, table_of
+from fedgela.cli.options import data_of, describes_an_experiment, table_of
 from fedgela.errors import UserError
 
 
@@ -23,7 +23,7 @@ def inspect(
     """Tell before training who holds what, and whether FedGELA is likely to help."""
     from fedgela import inspection, inspection_report
     from fedgela.config import parse_experiment
-    from fedgela.files import check_folder
+    from fedgela.files import check_apart, check_folder
 
     config = Path(source) if source and source.endswith(".toml") else None
     if config is not None:
@@ -32,9 +32,11 @@ def inspect(
         if context.params["dataset"] is not None:
             raise UserError(f"--dataset {context.params['dataset']}: the data set is already given, {source}")
         context.params["dataset"] = source
+    experiment = parse_experiment(table_of(context), str(config or "config"))
     if out is not None:
         check_folder(out)
-    found = inspection.inspect(parse_experiment(table_of(context), str(config or "config")))
+        check_apart(out, *data_of(experiment))
+    found = inspection.inspect(experiment)
     console = Console()
     if console.is_terminal:
         for block in inspection_report.blocks(found):
@@ -87,7 +89,7 @@ def report(
 ) -> None:
     """Write one HTML file that shows runs and compares them; it needs no network and no server."""
     from fedgela import report as reporting
-    from fedgela.files import check_file, check_folder
+    from fedgela.files import check_apart, check_file, check_folder
 
     if features not in ("pca", "tsne"):
         raise UserError(f"--features: pca or tsne, not {features!r}")
@@ -95,6 +97,10 @@ def report(
     if figures is not None:
         check_folder(figures, "--figures")
     made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))
+    read = [file for run in made.runs for file in run.files]
+    check_apart(out, *read)
+    if figures is not None:
+        check_apart(figures, *read, option="--figures")
     made.save(out, figures)
     for line in made.notes:
         complain(f"note: {line}")

@@ -28,10 +28,12 @@ def bench(
 ) -> None:
     """Measure samples a second: this engine beside the plain loop and other frameworks."""
     from fedgela import bench as benchmark
+    from fedgela.data.sources import place_of
     from fedgela.files import check_file, write_json
 
     if out is not None:
-        check_file(out, "a JSON")
+        data = place_of("cifar10", data_dir, None)
+        check_file(out, "a JSON", *([data] if data is not None else []))
     options = benchmark.Options(
         workloads=names_of(workload),
         engines=names_of(engines),

@@ -119,6 +119,14 @@ def _read(config: Path) -> dict[str, Any]:
     return read_toml(config)
 
 
+def data_of(*experiments: "Experiment") -> list[Path]:
+    """Where the experiments' data lies: nothing else may be written there."""
+    from fedgela.data.sources import place_of
+
+    places = [place_of(e.dataset, e.data_dir, e.image_size) for e in experiments]
+    return [place for place in dict.fromkeys(places) if place is not None]
+
+
 def methods_of(context: typer.Context) -> tuple[dict[str, "Experiment"], list[int]]:
     """The experiments that a command on several methods asks for, and its seeds."""
     from fedgela.compare import experiments_of

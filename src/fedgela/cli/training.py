@@ -13,6 +13,7 @@ from fedgela.cli.options import (
     Out,
     Seeds,
     TensorBoard,
+    data_of,
     describes_an_experiment,
     methods_of,
     seeds_of,
@@ -31,11 +32,13 @@ def run(
     """Train one method, on one seed or several, into a folder."""
     from fedgela import runs
     from fedgela.config import parse_experiment
+    from fedgela.files import check_apart
     from fedgela.progress import training_view
     from fedgela.seeds import run_seeds
 
     wanted = seeds_of(seeds)
     experiment = parse_experiment(table_of(context), str(config or "config"))
+    check_apart(out, *data_of(experiment))
     console = Console()
     if wanted is None or len(wanted) == 1:
         if wanted:
@@ -75,9 +78,11 @@ def compare(
 ) -> None:
     """Train several methods on the same federation, and print one table."""
     from fedgela import compare as comparing
+    from fedgela.files import check_apart
     from fedgela.progress import SAME_COMMAND, training_view
 
     experiments, wanted = methods_of(context)
+    check_apart(out, *data_of(*experiments.values()))
     console = Console()
     with training_view(console, len(experiments) * len(wanted)) as view:
         view.goes_on = SAME_COMMAND
@@ -106,6 +111,7 @@ def tune(
 ) -> None:
     """Search each method's own grid on validation data, and write the chosen values as a config."""
     from fedgela import tune as tuning
+    from fedgela.files import check_apart
     from fedgela.progress import SAME_COMMAND, training_view
 
     if by not in ("GA", "PA", "both"):
@@ -115,6 +121,7 @@ def tune(
     if trials > len(tuning.LR_FACTORS):
         raise UserError(f"--trials: at most {len(tuning.LR_FACTORS)}, the learning rates FedAvg can try")
     experiments, wanted = methods_of(context)
+    check_apart(out, *data_of(*experiments.values()))
     short = {name: tuning.left_out(experiment, trials) for name, experiment in experiments.items()}
     told = [f"{name} {points} and {rates}" for name, (points, rates) in short.items() if points or rates]
     if told:
@@ -150,9 +157,11 @@ def burden(
     from fedgela import burden as measuring
     from fedgela.files import check_file, write_json
 
+    experiments = methods_of(context)[0]
     if out is not None:
-        check_file(out, "a JSON")
-    burdens = measuring.measure(methods_of(context)[0], repetitions)
+        read = data_of(*experiments.values())
+        check_file(out, "a JSON", *read, *([config] if config is not None else []))
+    burdens = measuring.measure(experiments, repetitions)
     print("\n".join(measuring.lines(burdens)))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

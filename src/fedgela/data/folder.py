@@ -30,17 +30,20 @@ class Image:
 
 
 def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
-    root = path.resolve()
-    if root.name.lower() == "train" and any(
-        f.name.lower() == "test" for f in root.parent.iterdir() if f.is_dir()
-    ):
-        root = root.parent  # the test folder beside it belongs to it
+    root = root_of(path)
     with naming(path):
         images = _images(root)
         decoded = decode([image.path for image in images], image_size or DEFAULT_SIZE)
         decoded.check_depth()
         x, read = without_unreadable(decoded, lambda i: str(images[i].path.relative_to(root)), unreadable)
         return _dataset(path.resolve().name, [image for image, ok in zip(images, read, strict=True) if ok], x)
+
+
+def root_of(path: Path) -> Path:
+    """The folder that all images lie in: to a folder train belongs the folder test beside it."""
+    root = path.resolve()
+    beside = root.parent.iterdir() if root.name.lower() == "train" else ()
+    return root.parent if any(f.name.lower() == "test" and f.is_dir() for f in beside) else root
 
 
 def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:

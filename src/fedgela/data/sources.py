@@ -1,5 +1,6 @@
 """Where a data set comes from: built in, a name (the data directory, then the hub), a folder or a file."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 
 from fedgela.data.catalogue import BUILT_IN, NAMES, Source, known
 from fedgela.data.dataset import Dataset, split_dataset
-from fedgela.data.folder import load_folder
+from fedgela.data.folder import load_folder, root_of
 from fedgela.data.hub import HubError, fetch
 from fedgela.data.npz import keep_npz, load_npz
 from fedgela.data.split import every_fifth
@@ -112,6 +113,17 @@ def is_at_hand(name: str, data_dir: str | None, image_size: int | None) -> bool:
     if name in BUILT_IN or source is None or as_path(name, data_dir) is not None:
         return True
     return _in_data_directory(_stem(name, source, image_size), data_dir) is not None
+
+
+def place_of(name: str, data_dir: str | None, image_size: int | None) -> Path | None:
+    """The folder or file that a data set is read from; None where it is built in, or not on this machine."""
+    with contextlib.suppress(UserError):  # a path that leads nowhere
+        path = as_path(name, data_dir)
+        if path is not None:
+            return root_of(path) if path.is_dir() else path
+    if name in BUILT_IN:
+        return None
+    return _in_data_directory(_stem(name, known(name), image_size), data_dir)
 
 
 def _stem(name: str, source: Source | None, image_size: int | None) -> str:

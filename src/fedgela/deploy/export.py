@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgela.deploy.model import CARD, EXPORTED, Card, load_model, quiet, trained_model
+from fedgela.deploy.model import CARD, EXPORTED, Card, files_of, load_model, quiet, trained_model
 from fedgela.deploy.predictor import Predictor, Which
 from fedgela.errors import UserError, first_line
 from fedgela.files import TEMPORARY, check_file
@@ -25,7 +25,7 @@ def export(
     its card, and the largest difference to the model in any probability."""
     if out.suffix not in EXPORTED:
         raise UserError(f"--out: a file ending in {' or '.join(EXPORTED)}, not {out.name!r}")
-    check_file(out, "an .onnx or .pt2")
+    check_file(out, "an .onnx or .pt2", *files_of(path))
     _require(out.suffix)
     predictor, card = trained_model(path, client, which)
     samples = _samples(card.input)

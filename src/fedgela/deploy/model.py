@@ -116,6 +116,14 @@ def only_run(path: Path) -> Run:
     return runs[0]
 
 
+def files_of(path: Path) -> list[Path]:
+    """What a model is read from: an exported file, a site's state, or a run's own files and its data."""
+    if path.suffix in EXPORTED and not path.is_dir():
+        return [path]
+    at_a_site = personal_folder(path)
+    return [at_a_site] if at_a_site is not None else only_run(path).files
+
+
 def trained_model(path: Path, client: int | str | None, which: Which) -> tuple[Predictor, Card]:
     """Of a run's folder, or of a site's."""
     at_a_site = personal_folder(path)

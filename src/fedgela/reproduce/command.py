@@ -1,6 +1,5 @@
 """What `fedgela reproduce` does, beneath its options."""
 
-import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedgela.errors import UserError
-from fedgela.files import write_atomically
+from fedgela.files import check_apart, write_atomically
 from fedgela.paper import Cell, distinct, find_cell
 from fedgela.progress import SAME_COMMAND, View, training_view
 from fedgela.reproduce.adding import gather
@@ -23,14 +22,13 @@ from fedgela.reproduce.tasks import Outcome, Task, run_tasks
 
 def write_page(ledger: Path, markdown: Path, html: Path | None) -> list[str]:
     """The page as Markdown, and as HTML where that is asked for; and notes on lines that are not in it."""
-    for path in (markdown, html):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+    pages = {"--page": markdown} | ({"--html": html} if html is not None else {})
+    for option, path in pages.items():
+        if path.is_dir() or not path.parent.is_dir():
             raise UserError(f"{path} is to be a file in a folder that exists")
-    named = {"--ledger": ledger, "--page": markdown, "--html": html}
-    places = {option: path.resolve() for option, path in named.items() if path is not None}
-    for one, other in itertools.combinations(places, 2):
-        if places[one] == places[other]:
-            raise UserError(f"{one} and {other} are the same file, {named[one]}")
+        check_apart(path, ledger, option=option)
+    if html is not None and html.resolve() == markdown.resolve():
+        raise UserError(f"--page and --html are the same file, {html}")
     entries, strange = of_the_paper(read_ledger(ledger))
     if not entries:  # tables of nothing would replace a page of something
         raise UserError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedgela.algorithms import name_of
 from fedgela.config import Experiment
+from fedgela.data.sources import place_of
 from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
 from fedgela.runfolder import CONFIG, METRICS, TABLE, RunFolder
@@ -37,6 +38,13 @@ class Run:
     @property
     def rounds_done(self) -> int:
         return int(self.records[-1]["round"]) if self.records else 0
+
+    @property
+    def files(self) -> list[Path]:
+        """What nobody may overwrite: the run's own files, and the data that it was trained on."""
+        e, folder = self.experiment, RunFolder(self.path)
+        data = place_of(e.dataset, e.data_dir, e.image_size) if self.sites is None else None
+        return [*folder.own, *([data] if data is not None else [])]
 
     @property
     def diverged_round(self) -> int | None:
