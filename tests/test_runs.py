@@ -80,6 +80,17 @@ def test_classes_that_nobody_trains_on_are_named(tmp_path: Path) -> None:
     assert "classes that are tested, but that nobody has training samples of: cat" in listener.notes
 
 
+def test_classes_that_are_never_measured_are_named(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    tested = arrays["y_test"] != 2
+    arrays |= {"x_test": arrays["x_test"][tested], "y_test": arrays["y_test"][tested]}
+    np.savez(tmp_path / "gap.npz", **arrays, class_names=["ant", "bee", "cat", "dog"])
+    listener = Notes()
+    runs.run(tiny(tmp_path / "gap.npz", partition="iid", rounds=1), tmp_path / "run", listener)
+    told = "classes without a test sample are never measured, neither by GA nor by PA: cat"
+    assert told in listener.notes
+
+
 def test_the_finished_models_are_those_of_the_best_and_the_last_round(npz: Path, tmp_path: Path) -> None:
     experiment = tiny(npz, lr=0.3, rounds=6)  # a rate at which the last round is not the best
     result = runs.run(experiment, tmp_path / "a")

@@ -67,6 +67,7 @@ class Inspection:
     train_counts: Ints
     test_counts: Ints
     only_in_test: list[int]  # classes that nobody has a training sample of
+    never_tested: list[int]  # classes that somebody trains on, and no test set has
     method: FedGELA  # whose Phi and E_W the cost is of
     own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
@@ -198,6 +199,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
         train_counts=counts.numpy(),
         test_counts=federation.test_counts.numpy(),
         only_in_test=federation.only_in_test,
+        never_tested=federation.never_tested,
         method=method,
         own_method=own,
         # every classifier vector of the ETF has length sqrt(E_W)
@@ -338,6 +340,9 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     if found.only_in_test:
         names = _named(found, found.only_in_test)
         lines.append(f"classes that only the test set has cannot be learned: {names}")
+    if found.never_tested:
+        names = _named(found, found.never_tested)
+        lines.append(f"classes without a test sample are never measured, neither by GA nor by PA: {names}")
     if found.nowhere:
         names = _named(found, found.nowhere)
         lines.append(

@@ -12,10 +12,13 @@ import torch
 from fedgela.config import READING, Experiment
 from fedgela.data import Dataset, Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
+from fedgela.data.dataset import printable
 from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
+
+NAMED = 10  # classes in a note
 
 _kept: ContextVar[dict[tuple[Any, ...], Dataset] | None] = ContextVar(
     "the data set that is kept", default=None
@@ -118,6 +121,15 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
     untested = int((federation.test_counts.sum(dim=1) == 0).sum())
     if untested:
         lines.append(f"{untested} of {federation.clients} clients have no test samples, and no part in PA")
+    if federation.never_tested:
+        names = [printable(name) for name in data.class_names] or list(map(str, range(data.classes)))
+        shown = ", ".join(names[c] for c in federation.never_tested[:NAMED])
+        more = len(federation.never_tested) - NAMED
+        lines.append(
+            "classes without a test sample are never measured, neither by GA nor by PA: "
+            + shown
+            + (f" and {more} more" if more > 0 else "")
+        )
     if largest < resolved.batch_size:
         lines.append(
             f"no client has a batch of {resolved.batch_size}, the largest has {largest}: each trains on one "

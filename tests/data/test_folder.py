@@ -58,6 +58,13 @@ def test_a_class_that_one_client_has_one_sample_of_is_trained_on(tmp_path: Path)
     assert 1 in data.y_train.tolist() and 1 not in data.y_test.tolist()
 
 
+def test_a_class_of_three_images_at_one_site_has_one_to_be_measured_on(tmp_path: Path) -> None:
+    fill(fill(tmp_path, "north/flu", "south/flu", n=20), "north/well", "south/well", n=17)
+    data = load(fill(tmp_path, "south/rare", n=3))
+    rare = data.class_names.index("rare")
+    assert (data.y_train.tolist().count(rare), data.y_test.tolist().count(rare)) == (2, 1)
+
+
 def test_train_and_test_may_be_written_with_capitals(tmp_path: Path) -> None:
     fill(tmp_path / "Train", "x", "y", n=3)
     fill(tmp_path / "TEST", "y", n=2)

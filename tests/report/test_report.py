@@ -340,6 +340,13 @@ def test_collapse_and_class_means_are_drawn_where_they_were_tracked(made_run: Ca
     assert figure_about(page, "server's class means of features")
 
 
+def test_classes_that_are_never_measured_are_named(made_run: Callable[..., Path]) -> None:
+    by_class = [[None if c == 7 else 50.0 for c in range(10)]]
+    html = make_report([made_run("run", [50.0], tracked={"GA_by_class": by_class})]).html
+    assert "<dt>never measured</dt><dd>7: there is no test sample of these classes</dd>" in html
+    assert "never measured" not in make_report([made_run("other", [50.0])]).html
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 

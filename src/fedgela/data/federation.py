@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgela.data.dataset import Dataset
 from fedgela.data.partition import IID_BETA, LEFT_OUT, Owners, Scheme, by_classes, dirichlet, natural
-from fedgela.data.split import every_fifth
+from fedgela.data.split import within_clients
 from fedgela.errors import UserError
 from fedgela.randomness import numpy_generator
 
@@ -44,6 +44,13 @@ class Federation:
         """Classes that are in test sets, but that nobody has a training sample of."""
         unseen = self.train_counts.sum(dim=0) == 0
         classes: list[int] = torch.nonzero(unseen & (self.test_counts.sum(dim=0) > 0)).flatten().tolist()
+        return classes
+
+    @property
+    def never_tested(self) -> list[int]:
+        """Classes that clients train on, but that no test set has a sample of: no accuracy tells of them."""
+        untested = self.test_counts.sum(dim=0) == 0
+        classes: list[int] = torch.nonzero(untested & (self.train_counts.sum(dim=0) > 0)).flatten().tolist()
         return classes
 
     def on(self, device: torch.device) -> "Federation":
@@ -123,7 +130,7 @@ def _with_own_tests(data: Dataset) -> Dataset:
         raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
     if np.isin(data.client_test, data.client_train).any():
         return data
-    test = every_fifth(data.client_train, then=data.y_train.numpy())
+    test = within_clients(data.y_train.numpy(), data.client_train)
     if not test.any():
         raise UserError(
             f"partition natural: no client of the data set {data.name!r} has test samples of its own, "

@@ -1,5 +1,7 @@
 """Train and test, for data that comes without."""
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,11 +31,26 @@ def own_tests(
     """The test samples [n] of a user's data without a test set: of each client, or else of each class."""
     if not len(y):
         raise UserError("there are no samples")
-    test = every_fifth(y) if client is None else every_fifth(client, then=y)
-    tested_only = np.setdiff1d(y[test], y[~test])  # by client only: nobody could learn these classes
-    first = [np.flatnonzero(y == c)[0] for c in tested_only]
-    test[first] = False
+    test = every_fifth(y) if client is None else within_clients(y, client)
     if not test.any():
         group = "class" if client is None else "client"
         raise UserError(f"no {group} has two samples, of which one is for testing; add more, or a test set")
+    return test
+
+
+def within_clients(y: npt.NDArray[np.integer], client: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """Every fifth of each client, its classes in proportion; and where that leaves a class of two samples
+    or more without any to learn it from, or any to measure it on, one of them for that."""
+    test = every_fifth(client, then=y)
+    if not test.any():
+        return test
+    tested_only = np.setdiff1d(y[test], y[~test])
+    test[[np.flatnonzero(y == c)[0] for c in tested_only]] = False
+    samples_of = Counter(client.tolist())
+    for c in np.setdiff1d(y[~test], y[test]):
+        members = np.flatnonzero(y == c)
+        if len(members) > 1:
+            # of the client that has the most: it, or else another, still trains on the class
+            here = Counter(client[members].tolist())
+            test[max(members, key=lambda i: (here[client[i]], samples_of[client[i]], i))] = True
     return test

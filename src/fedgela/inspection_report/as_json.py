@@ -28,6 +28,7 @@ def to_json(found: Inspection) -> str:
         "median_imbalance": found.median_imbalance,
         "clients_too_small_for_a_batch": int(found.too_small.sum()),
         "classes_only_in_test": found.only_in_test,
+        "classes_never_tested": found.never_tested,
         "classes_nowhere": found.nowhere,
         "cells_tested_without_training": found.tested_unseen,
         "round_misses_class": found.round_misses_class,

@@ -41,6 +41,7 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
             f"{small:,} of {found.clients:,} clients (batch_size {found.experiment.batch_size})",
         ),
         ("only in a test set", _classes(found, found.only_in_test)),
+        ("never tested", _classes(found, found.never_tested)),
         ("nowhere", _classes(found, found.nowhere)),
         (
             "test samples also trained on",

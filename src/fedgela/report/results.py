@@ -39,6 +39,8 @@ def what_was_run(c: Context) -> Section:
         ("seeds", ", ".join(map(str, seeds))),
         ("measured on", measured),
     ]
+    if unmeasured := _never_measured(c):
+        pairs.append(("never measured", f"{', '.join(unmeasured)}: there is no test sample of these classes"))
     shared = {entry.label: (entry.first.result or {}).get("shares") for entry in entries}
     if any(shared.values()):
         told = "; ".join(f"{label}: {what}" for label, what in shared.items() if what)
@@ -46,6 +48,14 @@ def what_was_run(c: Context) -> Section:
     if versions:
         pairs.append(("software", ", ".join(f"{name} {v}" for name, v in versions[0].items())))
     return Section("What was run", [described(pairs), *_unfinished(c.setting)])
+
+
+def _never_measured(c: Context) -> list[str]:
+    """Classes that GA leaves out, where it is known by class."""
+    by_class = [entry.last_by_class("GA_by_class") for entry in c.setting.entries]
+    C = max(map(len, by_class))
+    unknown = [cls for cls in range(C) if all(GA[cls] is None for GA in by_class if len(GA) == C)]
+    return [c.class_names(C)[cls] for cls in unknown] if len(unknown) < C else []
 
 
 def _each(c: Context, key: str) -> str:
