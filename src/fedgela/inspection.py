@@ -1,22 +1,19 @@
 """What a federation looks like before anything is trained: which classes are missing where (PCDD), how
 unequal clients and classes are, which samples are there twice, and whether FedGELA is likely to help."""
 
-import hashlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from fedgela.algorithms import FedGELA, mean_statistics
 from fedgela.client_names import client_names
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
+from fedgela.data.digests import digests
 from fedgela.measures import adaptation_cost
 from fedgela.resolve import resolve
 
@@ -225,7 +222,7 @@ def _imbalance(counts: Ints) -> Floats:
 def find_duplicates(federation: Federation) -> Duplicates:
     """Equal samples by a 128-bit cryptographic hash of their bytes."""
     data, N = federation.data, federation.clients
-    group = _groups(np.concatenate([_digests(data.x_train), _digests(data.x_test)]))
+    group = _groups(np.concatenate([digests(data.x_train), digests(data.x_test)]))
     train, test = group[: len(data.y_train)], group[len(data.y_train) :]
     owner, owner_test = federation.train.owner.numpy(), federation.test.owner.numpy()
     labels = data.y_train.cpu().numpy()
@@ -264,26 +261,12 @@ def _pairs(left: Ints, right: Ints) -> tuple[tuple[int, int], ...]:
     return tuple(zip(left[:EXAMPLES].tolist(), right[:EXAMPLES].tolist(), strict=True))
 
 
-def _digests(x: Tensor) -> npt.NDArray[np.uint64]:
-    """[n, 2]: 128 bits a sample."""
-    joined = b"".join(hashlib.blake2b(row, digest_size=16).digest() for row in _rows(x))
-    return np.frombuffer(joined, dtype=np.uint64).reshape(-1, 2)
-
-
-def _rows(x: Tensor) -> Iterator[memoryview]:
-    """Every sample's bytes; images as they lie in memory, channels last, which copies nothing."""
-    x = x.cpu().permute(0, 2, 3, 1) if x.dim() == 4 else x.cpu()
-    for part in torch.split(x, 1000):
-        for row in part.contiguous().numpy():
-            yield row.data
-
-
-def _groups(digests: npt.NDArray[np.uint64]) -> Ints:
+def _groups(samples: npt.NDArray[np.uint64]) -> Ints:
     """[n]: the same number for the same digest, from 0 on."""
-    order = np.lexsort((digests[:, 1], digests[:, 0]))
-    ordered = digests[order]
+    order = np.lexsort((samples[:, 1], samples[:, 0]))
+    ordered = samples[order]
     new = np.any(ordered[1:] != ordered[:-1], axis=1)
-    group = np.empty(len(digests), dtype=np.int64)
+    group = np.empty(len(samples), dtype=np.int64)
     group[order] = np.concatenate([[0], np.cumsum(new)])
     return group
 

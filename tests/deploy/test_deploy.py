@@ -303,6 +303,48 @@ def test_mistakes_are_told_in_a_line(
     assert err.count("\n") == 1
 
 
+def test_samples_that_were_trained_on_are_told(
+    by_hospital: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model, part = by_hospital.parent / "data.csv", tmp_path / "model.pt2", tmp_path / "part.csv"
+    federation = federation_of(RunFolder(by_hospital).experiment())
+    right = (
+        load_model(by_hospital).probabilities(federation.data.x_test).argmax(dim=1) == federation.data.y_test
+    )
+    told = (
+        f"48 of them were trained on, which flatters the model; of the other 12 {int(right.sum())} are right"
+    )
+    export(by_hospital, model)
+    for asked in (by_hospital, model):
+        assert told in command(capsys, "predict", asked, data)[1]
+    lines = data.read_text().splitlines()
+    part.write_text("\n".join([lines[0], "0.5,1,sick,Bern", *lines[1:5]]) + "\n")  # a fifth is for testing
+    assert (
+        "4 of them were trained on, which flatters the model; of the other 1 "
+        in command(capsys, "predict", by_hospital, part)[1]
+    )
+    part.write_text("\n".join([lines[0], "0.5,1,sick,Bern"]) + "\n")
+    assert "trained on" not in command(capsys, "predict", by_hospital, part)[1]
+    part.write_text("\n".join(lines[:5]) + "\n")
+    assert command(capsys, "predict", by_hospital, part)[1].endswith("which flatters the model\n")
+
+
+def test_a_run_knows_its_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng, photos = np.random.default_rng(0), tmp_path / "photos"
+    for name in ("cat", "dog"):
+        (photos / name).mkdir(parents=True)
+        for i in range(5):
+            image.fromarray(rng.integers(0, 255, (20, 30), dtype=np.uint8)).save(photos / name / f"{i}.png")
+    experiment = {"dataset": str(photos), "partition": "iid", "clients": 2, "rounds": 1, "image_size": 8}
+    small = {"epochs": 1, "batch_size": 2, "device": "cpu", "algorithm": "fedgela"}
+    run(parse_experiment(experiment | small), tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "model.pt2")
+    for model in ("run", "model.pt2"):
+        out = command(capsys, "predict", tmp_path / model, photos)[1]
+        assert "8 of them were trained on, which flatters the model; of the other 2 " in out
+
+
 def test_neither_samples_nor_data_nor_runs_are_written_over(
     by_hospital: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def predict(
     from fedgela.deploy.model import files_of, load_model
     from fedgela.deploy.prediction import predict
     from fedgela.deploy.samples import read_samples
+    from fedgela.deploy.trained_on import trained_on
     from fedgela.files import check_file
 
     if out is not None:
@@ -73,7 +74,12 @@ def predict(
         found.save(out)
         print(f"{len(rows)} predictions written to {out}")
     if found.right is not None:
-        print(f"{found.right} of {len(rows)} right: {100 * found.right / len(rows):.2f} %")
+        print(f"{found.right.sum()} of {len(rows)} right: {100 * found.right.mean():.2f} %")
+        seen = trained_on(loaded, read, samples)
+        if seen.any():
+            new = found.right[~seen]
+            rest = f"; of the other {len(new)} {new.sum()} are right: {100 * new.mean():.2f} %"
+            print(f"{seen.sum()} of them were trained on, which flatters the model{rest if len(new) else ''}")
 
 
 def _which(round: str) -> Literal["last", "best"]:

@@ -27,7 +27,7 @@ def export(
         raise UserError(f"--out: a file ending in {' or '.join(EXPORTED)}, not {out.name!r}")
     check_file(out, "an .onnx or .pt2", *files_of(path))
     _require(out.suffix)
-    predictor, card = trained_model(path, client, which)
+    card, predictor, _ = trained_model(path, client, which)
     samples = _samples(card.input)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.stem}{TEMPORARY}{out.suffix}")

@@ -64,6 +64,7 @@ class Card:
 class Model:
     card: Card
     forward: Callable[[Tensor], Tensor]
+    training_samples: Tensor | None = None  # of all clients, where they are at hand
 
     def probabilities(self, x: Tensor | np.ndarray) -> Tensor:
         """[n, C], of samples as they lie in the data: uint8 images [n, channels, height, width], float
@@ -93,8 +94,7 @@ def load_model(path: str | Path, client: int | str | None = None, round: Which =
     export` wrote. A client is a number from 0, or a string: its name, its id in the data, or its number."""
     path = Path(path)
     if path.suffix not in EXPORTED or path.is_dir():
-        predictor, card = trained_model(path, client, round)
-        return Model(card, predictor)
+        return Model(*trained_model(path, client, round))
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     if client is not None or round != "last":
@@ -124,8 +124,10 @@ def files_of(path: Path) -> list[Path]:
     return [at_a_site] if at_a_site is not None else only_run(path).files
 
 
-def trained_model(path: Path, client: int | str | None, which: Which) -> tuple[Predictor, Card]:
-    """Of a run's folder, or of a site's."""
+def trained_model(
+    path: Path, client: int | str | None, which: Which
+) -> tuple[Card, Predictor, Tensor | None]:
+    """Of a run's folder, or of a site's; and what it was trained on, which a site keeps to itself."""
     at_a_site = personal_folder(path)
     if at_a_site is not None:
         if client is not None or which != "last":
@@ -152,10 +154,10 @@ def trained_model(path: Path, client: int | str | None, which: Which) -> tuple[P
         client_name=known[number] if known and number is not None else "",
         features=data.feature_names,
     )
-    return predictor, card
+    return card, predictor, data.x_train if run.sites is None else None
 
 
-def _at_a_site(folder: Path) -> tuple[Predictor, Card]:
+def _at_a_site(folder: Path) -> tuple[Card, Predictor, None]:
     predictor, algorithm, held = predictor_at_a_site(folder)
     card = Card(
         method=algorithm.title,
@@ -167,7 +169,7 @@ def _at_a_site(folder: Path) -> tuple[Predictor, Card]:
         client_name="this site",
         features=held.features,
     )
-    return predictor, card
+    return card, predictor, None
 
 
 @contextmanager

@@ -5,6 +5,8 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from fedgela.deploy.model import Card, Model
@@ -23,11 +25,11 @@ class Predictions:
         return [self.card.classes[c] for c in self.probabilities.argmax(dim=1).tolist()]
 
     @property
-    def right(self) -> int | None:
-        """How many are right; None where no labels are known."""
+    def right(self) -> npt.NDArray[np.bool_] | None:
+        """Which are right, [n]; None where no labels are known."""
         if self.samples.labels is None:
             return None
-        return sum(a == b for a, b in zip(self.predicted, self.samples.labels, strict=True))
+        return np.array([a == b for a, b in zip(self.predicted, self.samples.labels, strict=True)])
 
     def rows(self) -> list[dict[str, str]]:
         """A row a sample: its name, the class, its probability, the label if it is known."""
