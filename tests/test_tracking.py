@@ -182,6 +182,8 @@ def test_every_method_can_be_tracked(npz: Path, name: str) -> None:
     has_clients = name != "centralised"
     assert (of_clients & record.keys()) == (of_clients if has_clients else set())
     has_model = server.algorithm.GA_of == "global"
+    assert ("angle_all_server" in record) == has_model
+    assert ("angle_all_clients" in record) == has_clients
     assert ("nc1_server" in record) == ("gradient_norm" in record) == has_model
     # FedRep's global body has features without a head; Local and FedProto have no global body at all
     assert ("class_mean_angle_all_server" in record) == (name not in ("local", "fedproto"))

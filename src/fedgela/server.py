@@ -269,7 +269,9 @@ class Server:
         record: Record = {}
         if classifiers:
             record |= mean_angles("clients", torch.stack(list(classifiers)), present)
-        return record | mean_angles("server", self._classifier(progress.server.model, {}), present)
+        if self.algorithm.GA_of == "global":  # else the server's classifier is nobody's: it was never trained
+            record |= mean_angles("server", self._classifier(progress.server.model, {}), present)
+        return record
 
     def _present(self, clients: Sequence[int]) -> Tensor:
         """Which classes these clients have, [K, C]; all clients, where their data is pooled."""

@@ -340,6 +340,18 @@ def test_collapse_and_class_means_are_drawn_where_they_were_tracked(made_run: Ca
     assert figure_about(page, "server's class means of features")
 
 
+def test_a_method_without_a_global_model_has_no_classifier_at_the_server(
+    made_run: Callable[..., Path],
+) -> None:
+    angles = {"angle_all_server": [95.0], "angle_all_clients": [80.0]}
+    made_run("fedavg", [50.0], tracked=angles, algorithm={"name": "fedavg"})
+    old = made_run("fedrep", [50.0], tracked=angles, algorithm={"name": "fedrep"})
+    page = read(make_report([old.parent]).html)
+    for whose, methods in (("server's", {"fedavg"}), ("clients'", {"fedavg", "fedrep"})):
+        (shown,) = numbers_of(figure_about(page, f"{whose} classifier")).values()
+        assert shown.keys() - {"round"} == methods
+
+
 def test_classes_that_are_never_measured_are_named(made_run: Callable[..., Path]) -> None:
     by_class = [[None if c == 7 else 50.0 for c in range(10)]]
     html = make_report([made_run("run", [50.0], tracked={"GA_by_class": by_class})]).html

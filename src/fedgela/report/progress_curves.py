@@ -82,8 +82,12 @@ def _each_client(c: Context) -> list[Part]:
 def angle_curves(c: Context) -> Section:
     parts: list[Part] = []
     C = c.classes()
+    # older runs of methods without a global model have angles of its initial classifier, which nobody uses
+    headless = {e.label for e in c.setting.entries if e.experiment.algorithm.GA_of != "global"}
     for key in c.setting.keys(lambda k: k.startswith(("angle_", "class_mean_angle_"))):
         series = _series(c, key)
+        if key.startswith("angle_") and key.endswith("_server"):
+            series = {label: curve for label, curve in series.items() if label not in headless}
         if not series:
             continue
         of = "class means of features" if key.startswith("class_mean") else "classifier vectors"
