@@ -24,9 +24,10 @@ def write_page(ledger: Path, markdown: Path, html: Path | None) -> list[str]:
     """The page as Markdown, and as HTML where that is asked for; and notes on lines that are not in it."""
     pages = {"--page": markdown} | ({"--html": html} if html is not None else {})
     for option, path in pages.items():
+        check_apart(path, ledger, option=option)
+    for path in pages.values():
         if path.is_dir() or not path.parent.is_dir():
             raise UserError(f"{path} is to be a file in a folder that exists")
-        check_apart(path, ledger, option=option)
     if html is not None and html.resolve() == markdown.resolve():
         raise UserError(f"--page and --html are the same file, {html}")
     entries, strange = of_the_paper(read_ledger(ledger))
