@@ -14,6 +14,8 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
     SkipValidation,
     TypeAdapter,
     ValidationError,
@@ -23,7 +25,7 @@ from pydantic import (
 
 from fedgela.algorithms import ALGORITHMS, FedAvg, find_algorithm, name_of
 from fedgela.data.partition import Scheme
-from fedgela.errors import UserError, did_you_mean
+from fedgela.errors import UserError, did_you_mean, first_line
 from fedgela.models import Policy, check_model
 from fedgela.schedule import parse_schedule
 
@@ -53,12 +55,29 @@ def make_algorithm(value: object) -> FedAvg:
     own = {key: value for key, value in table.items() if key != "name"}
     # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
     text = json.dumps(own, default=str)
-    made = TypeAdapter(method).validate_json(text)
     try:
-        hash(made)  # engines know methods apart by it
+        made = TypeAdapter(method).validate_json(text)
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        why = first_line(error).split(". ")[0]
+        raise ValueError(f"{name}: a hyper-parameter must be {PLAIN} ({why})") from None
+    _check_plain(name, made)
+    return made
+
+
+PLAIN = "a number, a string, true or false, or a tuple of these"
+
+
+def _check_plain(name: str, made: FedAvg) -> None:
+    """Hyper-parameters are kept in TOML and in JSON, and engines know methods apart by them."""
+    for key, value in _without_none(dataclasses.asdict(made)).items():
+        try:
+            tomli_w.dumps(json.loads(json.dumps({key: value})))
+        except TypeError:
+            raise ValueError(f"{name}: {key} must be {PLAIN}, not a {type(value).__name__}") from None
+    try:
+        hash(made)
     except TypeError as error:
         raise ValueError(f"{name}: a hyper-parameter must be a fixed value ({error})") from None
-    return made
 
 
 def _method(name: str) -> type[FedAvg]:

@@ -18,6 +18,7 @@ from fedgela.algorithms import (
     mean_statistics,
     travelling,
 )
+from fedgela.algorithms.own import check_aggregated, check_method
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -56,6 +57,8 @@ class Server:
         # who trains: the clients, or for the Centralised bound one client with all their data
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
         self.net = initial_net(experiment, federation.data).to(device)
+        data = federation.data
+        check_method(self.algorithm, self.net, data.spec, data.classes, experiment.epochs)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.experiment = choose(experiment, self.net, self.trainees)
@@ -239,6 +242,7 @@ class Server:
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
         after = self.algorithm.aggregate(before, updates, Moment(e.seed, progress.round))
+        after = check_aggregated(self.algorithm, before, after)
         if e.server_lr != 1.0 or e.server_momentum > 0:
             after = replace(after, private=dict(after.private))
             # FedAvgM: the averaged change is a gradient for the server; running statistics only average

@@ -1,5 +1,6 @@
 """A user's own method, by import path."""
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,13 @@ from fedgela.runs import RunFolder, run
 from helpers import serve, tiny, tiny_table
 
 METHODS = """
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
 
-from fedgela.algorithms import FedAvg
+from torch import Tensor, nn
+
+from fedgela.algorithms import FedAvg, Phase, average
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,93 @@ class Listed(FedAvg):
     widths: list[int] = field(default_factory=lambda: [1, 2])
 
 
+@dataclass(frozen=True)
+class Tensors(FedAvg):
+    scale: Tensor = None
+
+
+@dataclass(frozen=True)
+class Paths(FedAvg):
+    place: Path = Path("here")
+
+
+@dataclass(frozen=True)
+class PersonalOfNobody(FedAvg):
+    PA_of: ClassVar = "mine"
+
+
+@dataclass(frozen=True)
+class GlobalOfNobody(FedAvg):
+    GA_of: ClassVar = "all"
+
+
+@dataclass(frozen=True)
+class FewLogits(FedAvg):
+    def predict_global(self, net, x):
+        return net(x)[:, :3]
+
+
+@dataclass(frozen=True)
+class PersonalLabels(FedAvg):
+    def predict_personal(self, net, x, client):
+        return net(x).argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class WideHead(FedAvg):
+    def head(self, d, C, seed):
+        return nn.Linear(d + 1, C)
+
+
+@dataclass(frozen=True)
+class ShortHead(FedAvg):
+    def head(self, d, C, seed):
+        return nn.Linear(d, C - 1)
+
+
+@dataclass(frozen=True)
+class DeepHead(FedAvg):
+    def head(self, d, C, seed):
+        return nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, C))
+
+
+@dataclass(frozen=True)
+class DeepHeadNamed(DeepHead):
+    def classifier(self, model, client):
+        return model["head.2.weight"]
+
+
+@dataclass(frozen=True)
+class FeaturesForVectors(DeepHead):
+    def classifier(self, model, client):
+        return model["head.0.weight"]
+
+
+@dataclass(frozen=True)
+class TrainsNothing(FedAvg):
+    def phases(self, epochs):
+        return Phase(epochs), Phase(epochs, ("body.",))
+
+
+@dataclass(frozen=True)
+class OnePhase(FedAvg):
+    def phases(self, epochs):
+        return Phase(epochs)
+
+
+@dataclass(frozen=True)
+class GivesADict(FedAvg):
+    def aggregate(self, server, updates, moment):
+        return server.model
+
+
+@dataclass(frozen=True)
+class LosesTheHead(FedAvg):
+    def aggregate(self, server, updates, moment):
+        body = {name: value for name, value in average(updates).items() if not name.startswith("head")}
+        return replace(server, model=body)
+
+
 class Undecorated(FedAvg):
     factor: float = 2.0
 
@@ -66,6 +158,8 @@ def own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("Clashing", "momentum is a key of every experiment; call it otherwise"),
         ("Listed", "a hyper-parameter must be a fixed value"),
+        ("Tensors", "Tensors: a hyper-parameter must be a number, a string, .*Tensor'>"),
+        ("Paths", "Paths: place must be a number, a string, .*, not a PosixPath"),
     ],
 )
 def test_hyper_parameters_that_would_be_taken_amiss_are_refused(npz: Path, name: str, told: str) -> None:
@@ -98,6 +192,52 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
     server = serve(tiny(npz, algorithm="own_methods_of_a_test:TakesTheMean", lanes=1, **how))
     with pytest.raises(UserError, match=r"loss must be one value a sample, \[5\], and is \[\]"):
         server.step(server.begin())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("PersonalOfNobody", r"PA_of is one of finetuned, local, global, not 'mine'"),
+        ("GlobalOfNobody", r"GA_of is one of global, locals, not 'all'"),
+        (
+            "FewLogits",
+            r"predict_global must give logits \[B, C\], of two samples \[2, 4\], and gives \[2, 3\]",
+        ),
+        ("PersonalLabels", r"predict_personal must give logits .*, and gives \[2\]"),
+        ("WideHead", r"its head fails on features \[2, 8\]: RuntimeError: .*"),
+        ("ShortHead", r"its head must give logits .*, and gives \[2, 3\]"),
+        ("DeepHead", r"its head has no entry 'weight': override classifier.*"),
+        ("FeaturesForVectors", r"classifier must give the vectors \[C, d\] of 4 classes, and gives \[8, 8\]"),
+        ("TrainsNothing", r".* begins with \('body.',\), and no parameter does; they begin with backbone.*"),
+        ("OnePhase", r"phases must give a tuple of Phase, and gives a Phase"),
+    ],
+)
+def test_what_it_gives_is_checked_before_a_run_begins(
+    npz: Path, tmp_path: Path, name: str, told: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tiny(npz, algorithm=f"own_methods_of_a_test:{name}"), tmp_path / "run")
+    assert re.fullmatch(rf"(config: algorithm: )?own_methods_of_a_test:{name}: {told}", str(caught.value))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("GivesADict", "must give a ServerState, not a dict"),
+        ("LosesTheHead", r"gives none for the model's head.bias, not \[4\]"),
+    ],
+)
+def test_what_it_makes_of_a_round_is_checked(npz: Path, name: str, told: str) -> None:
+    server = serve(tiny(npz, algorithm=f"own_methods_of_a_test:{name}"))
+    with pytest.raises(UserError, match=rf"^own_methods_of_a_test:{name}: aggregate {told}$"):
+        server.step(server.begin())
+
+
+def test_a_head_of_several_layers_is_fine_if_its_vectors_are_named(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm="own_methods_of_a_test:DeepHeadNamed"))
+    assert server.net.training  # trying it has left no trace
+    assert server.step(server.begin())["GA"] >= 0
 
 
 def test_its_hyper_parameters_are_validated(npz: Path) -> None:

@@ -1,10 +1,14 @@
 """The methods by name, in the order of the paper's tables. A new method is one file and one line here; a
 user's own, outside of the package, is named by its import path."""
 
+from typing import get_args
+
 from fedgela.algorithms.bounds import Centralised, Local
 from fedgela.algorithms.fedavg import (
     FedAvg,
+    GlobalOf,
     Moment,
+    PersonalOf,
     Phase,
     ServerState,
     Update,
@@ -73,6 +77,11 @@ def find_algorithm(name: str) -> type[FedAvg]:
         raise UserError(f"{name}: a method is a class derived from fedgela.algorithms.FedAvg")
     if "__dataclass_fields__" not in vars(method):
         raise UserError(f"{name}: a method is a dataclass: write @dataclass(frozen=True) above it")
+    for key, kind in (("GA_of", GlobalOf), ("PA_of", PersonalOf)):
+        if getattr(method, key) not in get_args(kind):
+            raise UserError(
+                f"{name}: {key} is one of {', '.join(get_args(kind))}, not {getattr(method, key)!r}"
+            )
     return method
 
 

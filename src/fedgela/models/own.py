@@ -48,10 +48,10 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
         raise UserError(f"{path}: must give a torch.nn.Module, not {_kind(net)}")
     backbone = OwnBackbone(net, _width(path, net, spec))
     try:
-        backbone.draws = draws(net, _zeros(spec))
+        backbone.draws = draws(net, two_samples(spec))
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
-    backbone.stacks = stacks(net, _zeros(spec))
+    backbone.stacks = stacks(net, two_samples(spec))
     return backbone
 
 
@@ -72,7 +72,7 @@ def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
 
 
 def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
-    x = _zeros(spec)
+    x = two_samples(spec)
     net.eval()
     try:
         with torch.no_grad():
@@ -91,7 +91,8 @@ def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
     return z.shape[1]
 
 
-def _zeros(spec: InputSpec) -> Tensor:
+def two_samples(spec: InputSpec) -> Tensor:
+    """Of zeros, to try a net on."""
     return torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
 
 
