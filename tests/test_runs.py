@@ -304,6 +304,15 @@ def test_seeds_interrupted_go_on_where_they_were(
         assert outcome_of(tmp_path / f"cut/seed-{seed}") == outcome_of(tmp_path / f"whole/seed-{seed}")
 
 
+def test_seeds_go_on_from_any_folder(
+    npz: Path, tmp_path: Path, view: PlainView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(npz.parent)
+    summary = run_seeds(tiny(Path(npz.name), rounds=1), [0, 1], tmp_path, view)
+    monkeypatch.chdir(tmp_path)
+    assert resume_seeds(tmp_path, view) == summary
+
+
 def test_a_folder_of_seeds_is_refused(npz: Path, tmp_path: Path, view: PlainView) -> None:
     run_seeds(tiny(npz, rounds=1), [0, 1], tmp_path, view)
     before = listing(tmp_path)

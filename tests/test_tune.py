@@ -16,14 +16,14 @@ from rich.console import Console
 from fedgela import cli
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.compare import experiments_of
-from fedgela.config import Experiment
+from fedgela.config import Experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run_or_resume
 from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, left_out, tune
-from helpers import tiny, tiny_table
+from helpers import serve, tiny, tiny_table
 
 
 def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: object) -> dict[str, Trial]:
@@ -233,6 +233,17 @@ def test_the_chosen_values_are_a_config_that_compare_reads(npz: Path, tmp_path: 
             assert held == value
     trials = json.loads((tmp_path / "trials.json").read_text())
     assert [trial["method"] for trial in trials] == ["fedavg"] * 3 + ["fedrep"] * 3 + ["fedgela"] * 3
+
+
+def test_the_chosen_values_are_read_from_any_folder(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(npz.parent)
+    search(Path(npz.name), tmp_path / "out", ["fedavg"], 1)
+    monkeypatch.chdir(tmp_path / "out")
+    for experiment in experiments_of(read_toml(Path("tuned.toml")), [], "tuned.toml").values():
+        assert experiment.dataset == str(npz)
+        serve(experiment)
 
 
 def test_a_search_goes_on_where_it_stopped(npz: Path, tmp_path: Path) -> None:

@@ -75,16 +75,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     source = known(experiment.dataset)
     paper_model = source.model if source is not None else None
     model = resolved_model(experiment.model or paper_model or default_model(data.spec))
-    located = {}  # so that a run can be resumed from any folder
-    path = as_path(experiment.dataset, experiment.data_dir)
-    if path is not None:
-        located["dataset"] = str(path.resolve())
-    if experiment.data_dir is not None:
-        located["data_dir"] = str(data_directory(experiment.data_dir).resolve())
-    if experiment.weights is not None:
-        located["weights"] = str(Path(experiment.weights).expanduser().resolve())
-    resolved = experiment.with_(
-        **located,
+    resolved = located(experiment).with_(
         partition=partition,
         clients=federation.clients,
         sample=experiment.sample or federation.clients,
@@ -95,6 +86,21 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
         device=str(device),
     )
     return resolved, federation
+
+
+def located(experiment: Experiment) -> Experiment:
+    """The experiment with the whole paths of its files: what is written of it is read from any folder."""
+    paths = {}
+    path = as_path(experiment.dataset, experiment.data_dir)
+    if path is not None:
+        paths["dataset"] = str(path.resolve())
+    if experiment.data_dir is not None:
+        paths["data_dir"] = str(data_directory(experiment.data_dir).resolve())
+    if experiment.weights is not None:
+        paths["weights"] = str(Path(experiment.weights).expanduser().resolve())
+    if experiment.model is not None:
+        paths["model"] = resolved_model(experiment.model)
+    return experiment.with_(**paths)
 
 
 def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import tomli_w
 
-from fedgela.config import Experiment, parse_experiment
+from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
-from fedgela.resolve import data_read_once, resolve
+from fedgela.resolve import data_read_once, located, resolve
 from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, run_or_resume
 from fedgela.server import Server
@@ -26,7 +26,7 @@ def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: Vi
     for seed in seeds:  # before anything is written: one of them may be impossible
         Server(*resolve(experiment.with_(seed=seed)))
     path.mkdir(parents=True, exist_ok=True)
-    table = {"seeds": list(seeds), "experiment": tomllib.loads(experiment.to_toml())}
+    table = {"seeds": list(seeds), "experiment": plain_table(located(experiment))}
     write_atomically(path / SEEDS, tomli_w.dumps(table))
     return resume_seeds(path, view)
 

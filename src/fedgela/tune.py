@@ -22,7 +22,7 @@ from fedgela.evaluation import Record
 from fedgela.failures import keep_failure
 from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
-from fedgela.resolve import data_read_once
+from fedgela.resolve import data_read_once, located
 from fedgela.runfolder import TRIALS
 from fedgela.runs import run_or_resume
 
@@ -102,6 +102,7 @@ def tune(
     view: View,
 ) -> list[Trial]:
     """Every trial of every method, in turn. Run again, it goes on where it stopped."""
+    experiments = {name: located(e) for name, e in experiments.items()}
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
     check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
     planned = {
