@@ -263,6 +263,35 @@ def test_data_that_has_changed_is_not_mixed_with_what_it_was(npz: Path, tmp_path
     assert "seed-0: is of other data of the same name, and is left out of the table" in told.getvalue()
 
 
+def test_a_table_tells_what_is_not_the_same_for_all_methods(
+    npz: Path, tmp_path: Path, view: PlainView
+) -> None:
+    own = {"fedavg": {"rounds": 1, "batch_size": 3}, "local": {"lr": 0.5}, "fedgela": {"E_W": 3.0}}
+    table = tiny_table(npz, rounds=2) | {"methods": own}
+    del table["algorithm"]
+    compared = compare(experiments_of(table, [], "config"), [0], tmp_path / "own", view)
+    told = (
+        "; not the same for all methods: rounds 1 (fedavg), 2 (local, fedgela); "
+        "batch_size 3 (fedavg), 5 (local, fedgela); lr 0.05 (fedavg, fedgela), 0.5 (local)"
+    )
+    assert told in compared.to_text()
+    assert told in (tmp_path / "own/table.md").read_text()
+    alike = compare(
+        {name: tiny(npz, rounds=1, algorithm=name) for name in ("fedavg", "local")}, [0], tmp_path, view
+    )
+    assert "not the same" not in alike.to_text()
+
+
+def test_a_table_tells_what_is_not_the_same_for_earlier_methods(
+    npz: Path, tmp_path: Path, view: PlainView
+) -> None:
+    compare({"fedavg": tiny(npz, rounds=1, algorithm="fedavg")}, [0], tmp_path, view)
+    same = compare({"fedgela": tiny(npz, rounds=1)}, [0], tmp_path, view)
+    assert len(same.rows) == 2 and "not the same" not in same.to_text()
+    other = compare({"local": tiny(npz, rounds=1, lr=0.5, algorithm="local")}, [0], tmp_path, view)
+    assert "not the same for all methods: lr 0.05 (fedavg, fedgela), 0.5 (local)\n" in other.to_text()
+
+
 def test_a_damaged_run_of_another_method_is_left_out(npz: Path, tmp_path: Path) -> None:
     told = io.StringIO()
     view = PlainView(Console(file=told, width=1000))

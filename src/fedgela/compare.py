@@ -19,13 +19,14 @@ from fedgela.own_code import check_own_code
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
-from fedgela.runs import already_holds_a_run, check_same, is_of, run_or_resume
+from fedgela.runs import HARDWARE, already_holds_a_run, check_same, is_of, run_or_resume
 from fedgela.seeds import holds_seeds
 from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
 # what makes the federation, which all methods of a comparison share; augmentation may be a method's own
 FEDERATION = {*READING, *SPLITTING, "seed"} - {"augment"}
+Settings = dict[str, Any]
 
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
@@ -111,25 +112,29 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
     with working_in(out, TABLE):
-        rows = _earlier(experiments, seeds, out, view) | {name: Row(name) for name in experiments}
+        rows, settings = _earlier(experiments, seeds, out, view)
+        rows |= {name: Row(name) for name in experiments}
+        differing = _differing(settings | {name: _settings(e) for name, e in experiments.items()})
         for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
             for name, experiment in experiments.items():
                 view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
                 _run_one(experiment.with_(seed=seed), out / name / f"seed-{seed}", rows[name], view)
                 view.advance()
-                Comparison(list(rows.values())).save(out)
+                Comparison(list(rows.values()), differing).save(out)
         view.label = ""
-        return Comparison(list(rows.values()))
+        return Comparison(list(rows.values()), differing)
 
 
 def _earlier(
     experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
-) -> dict[str, Row]:
+) -> tuple[dict[str, Row], dict[str, Settings]]:
     """Finished runs of other methods in this folder, which stand in the same table if they are of the same
-    federation, model and rounds."""
+    federation, model and rounds; and their settings, as they would be asked for."""
     rows: dict[str, Row] = {}
+    settings: dict[str, Settings] = {}
     asked = next(iter(experiments.values()))
-    wanted = comparable(resolve(asked)[0])
+    filled = resolve(asked)[0]
+    wanted = comparable(filled)
     for path in sorted(out.glob(f"*/seed-*/{RESULT}")):
         folder, name = RunFolder(path.parent), path.parent.parent.name
         if name in experiments:
@@ -154,7 +159,30 @@ def _earlier(
             view.note(f"{path.parent}: is of other data of the same name, and is left out of the table")
         else:
             rows.setdefault(name, Row(name)).results[held.seed] = result
-    return rows
+            settings[name] = _settings(held)
+            for key, value in _settings(filled).items():
+                if value in (None, settings[name][key]):  # the same, filled in, or left to be chosen
+                    settings[name][key] = getattr(asked, key)
+    return rows, settings
+
+
+def _settings(experiment: Experiment) -> Settings:
+    """The keys of an experiment that a method may have for itself, and that decide what it comes to."""
+    shared = {"algorithm", "track", *FEDERATION, *HARDWARE}
+    return {key: getattr(experiment, key) for key in Experiment.model_fields if key not in shared}
+
+
+def _differing(settings: Mapping[str, Settings]) -> str:
+    """The keys in which the methods of a table differ, as in 'lr 0.04 (fedavg), 0.1 (fedge, fedgela)'."""
+    told = []
+    for key in next(iter(settings.values())):
+        methods: dict[str, list[str]] = {}
+        for name, own in settings.items():
+            value = "default" if own[key] is None else str(own[key])
+            methods.setdefault(value, []).append(name)
+        if len(methods) > 1:
+            told.append(f"{key} " + ", ".join(f"{v} ({', '.join(names)})" for v, names in methods.items()))
+    return "; ".join(told)
 
 
 def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:

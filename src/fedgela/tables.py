@@ -63,8 +63,10 @@ def summary_of_seeds(results: Mapping[int, Record]) -> Record:
 class Comparison:
     """Rows in the order they were asked for, with what is best and second best in each column."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], differing: str = "") -> None:
+        """`differing` tells the settings that are not the same for all rows."""
         self.rows = rows
+        self.differing = differing
         self.baseline = next((row for row in rows if row.algorithm == BASELINE), None)
         ranked = {row.method: row for row in rows if row.algorithm not in BOUNDS}
         self.ranks = {column: ranks(ranked, *column) for column in COLUMNS}
@@ -157,6 +159,8 @@ class Comparison:
             text += "; Δ: difference to fedavg, paired by seed"
         if len({frozenset(row.results) for row in self.rows if row.results}) > 1:
             text += f"; {RANKED}"
+        if self.differing:
+            text += f"; not the same for all methods: {self.differing}"
         return f"{text}; {DIVERGED}" if self._shows_diverged() else text
 
     def save(self, folder: Path) -> None:
