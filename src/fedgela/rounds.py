@@ -36,12 +36,14 @@ class Progress:
     best_round: int = 0
     best_GA: float = -1.0
     best_model: State = field(default_factory=dict)  # of the best GA so far
+    # where BatchNorm does not travel: what clients that have trained since then had of it in the best round
+    best_norms: dict[int, State] = field(default_factory=dict)
 
     def keep_best(self, GA: float | None) -> None:
         """Remember the global model of this round, if none before it was as good."""
         if GA is not None and self.best_GA < GA:
             self.best_GA, self.best_round = GA, self.round
-            self.best_model = self.server.model
+            self.best_model, self.best_norms = self.server.model, {}
 
 
 @dataclass(frozen=True)

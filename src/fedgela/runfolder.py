@@ -178,6 +178,11 @@ class RunFolder:
             for name, value in progress.best_model.items()
             if value is not progress.server.model[name]  # a fixed ETF, or the last round is the best
         }
+        groups["best_norms"] = {
+            f"{client}/{name}": value
+            for client, norm in progress.best_norms.items()
+            for name, value in norm.items()
+        }
         for name in ("visited", "right", "right_on_union"):
             groups.setdefault("tally", {})[name] = getattr(progress, name)
         tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
@@ -281,12 +286,17 @@ class RunFolder:
             group, name = key.split("/", 1)
             groups.setdefault(group, {})[name] = value if group == "tally" else value.to(device)
         model = groups["model"]
+        norms: dict[int, State] = {}
+        for key, value in groups.get("best_norms", {}).items():
+            client, name = key.split("/", 1)
+            norms.setdefault(int(client), {})[name] = value
         progress = Progress(
             server=ServerState(model, groups.get("extra", {}), groups.get("private", {})),
             round=note["round"],
             best_round=note["best_round"],
             best_GA=note["best_GA"],
             best_model={**model, **groups.get("best", {})} if note["best_round"] else {},
+            best_norms=norms,
             **groups["tally"],
         )
         settings = note.get("settings", {})

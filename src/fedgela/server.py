@@ -1,7 +1,7 @@
 """The round: select, train, aggregate, evaluate. What a round gives is written elsewhere (runs.py)."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -109,6 +109,7 @@ class Server:
         progress.round += 1
         selected = self.select(progress.round)
         plan = self.plan(progress)
+        self._keep_norms(progress, selected)
         visits = self.visits(progress, plan, selected)
         for visit in visits:
             client = visit.update.client
@@ -205,10 +206,18 @@ class Server:
 
     def _as_seen_by(self, client: int, model: State) -> State:
         """The global model with what is the client's own in it: BatchNorm, where that is local."""
-        if not self.own_norm:
-            return model
+        return model | self._norm_of(client) if self.own_norm else model
+
+    def _norm_of(self, client: int) -> State:
         last = self.store.get(client) or self.own_norm
-        return model | {name: last[name] for name in self.own_norm}
+        return {name: last[name] for name in self.own_norm}
+
+    def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
+        """These are about to train: what they had in the best round goes with the best model."""
+        if self.own_norm and progress.best_round:
+            for client in clients:
+                if client not in progress.best_norms:
+                    progress.best_norms[client] = self._norm_of(client)
 
     def update(self, outcome: Outcome) -> Update:
         algorithm, k = self.algorithm, outcome.client
@@ -298,26 +307,28 @@ class Server:
         record: Record = {}
         if self.algorithm.PA_of == "finetuned" or "PA_finetuned" in self.algorithm.beside:
             name = "PA" if self.algorithm.PA_of == "finetuned" else "PA_finetuned"
-            for which, round, model in (
-                ("best", progress.best_round, progress.best_model),
-                ("last", progress.round, progress.server.model),
+            for which, round, model, norms in (
+                ("best", progress.best_round, progress.best_model, progress.best_norms),
+                ("last", progress.round, progress.server.model, {}),
             ):
                 if which == "last" and round == progress.best_round:
                     record["last"] = record["best"]
                     continue
-                right, total = self.finetuned(model, round, range(self.federation.clients))
+                right, total = self.finetuned(model, round, range(self.federation.clients), norms)
                 record[which] = mean_accuracy(name, right, total) | {
                     "round": round,
                     "by_client": client_accuracies(right, total),
                 }
         return record
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def finetuned(
+        self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
+    ) -> tuple[Tensor, Tensor]:
         """Right answers [N, C] of the global model fine-tuned on these clients, each on its own test set, and
         how many they were asked."""
         right = torch.zeros_like(self.federation.test_counts)
         for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
-            outcomes = self.finetune(model, round, clients[start : start + FINETUNED_AT_ONCE])
+            outcomes = self.finetune(model, round, clients[start : start + FINETUNED_AT_ONCE], norms)
             questions = [
                 Question(outcome.model, self.federation.test[outcome.client]) for outcome in outcomes
             ]
@@ -326,12 +337,16 @@ class Server:
                 right[outcome.client] = self.scorer.right(answer, question.samples)
         return right, self.federation.test_counts
 
-    def finetune(self, model: State, round: int, clients: Sequence[int]) -> list[Outcome]:
+    def finetune(
+        self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
+    ) -> list[Outcome]:
         """The global model fine-tuned on each of these clients: plain cross-entropy, all parameters,
-        `finetune_epochs` epochs at the run's learning rate."""
+        `finetune_epochs` epochs at the run's learning rate. BatchNorm that is a client's own is its last, but
+        for those in `norms`."""
         e = self.experiment
         plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
-        jobs = [Job(k, self.federation.train[k], self._as_seen_by(k, model)) for k in clients]
+        seen = {k: self._as_seen_by(k, model) | norms.get(k, {}) for k in clients}
+        jobs = [Job(k, self.federation.train[k], start) for k, start in seen.items()]
         return list(self.engine.train(plan, jobs))
 
 

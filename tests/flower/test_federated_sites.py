@@ -117,6 +117,18 @@ def test_own_batchnorm_stays_on_the_site(whole: Path) -> None:
     assert server.step(progress)["GA"] is not None and server.step(progress)["PA"] is not None
 
 
+def test_a_site_has_the_last_batchnorm_only_and_is_fine_tuned_from_the_last_model(whole: Path) -> None:
+    norm = {"name": "fedge", "feature_norm": "batchnorm"}
+    server = Played(whole.parent, small(whole, batchnorm="local", rounds=2, algorithm=norm)).server()
+    progress = server.begin()
+    for _ in range(2):
+        server.step(progress)
+    progress.best_round = 1
+    assert server.own_norm and not progress.best_norms
+    assert server.finish(progress)["best"]["round"] == 2
+    assert progress.best_round == 1  # the best global model is what it was
+
+
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])
 def test_half_precision_on_the_wire_halves_the_bytes(wire: str, whole: Path) -> None:
     experiment = small(whole, rounds=1, projection=64)

@@ -1,6 +1,8 @@
 """BatchNorm's policies: averaged, local as in FedBN, or GroupNorm in its place."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,10 @@ from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State, batchnorm_entries, build_net
 from fedgela.models.norm import with_groupnorm
+from fedgela.runfolder import FolderStore, RunFolder
 from fedgela.runs import resume, run
-from helpers import Notes, outcome_of, play, serve, tiny, watch_updates
+from fedgela.training import Job, Plan
+from helpers import Notes, outcome_of, play, same, serve, tiny, watch_updates
 
 IMAGES = InputSpec("image", (1, 16, 16))
 NORM = {
@@ -142,6 +146,40 @@ def test_centralised_has_one_batchnorm_whatever_the_policy(npz: Path) -> None:
         for policy in ("local", "averaged")
     )
     assert all(torch.equal(local[name], averaged[name]) for name in local)
+
+
+def test_the_best_model_is_fine_tuned_with_the_batchnorm_of_its_round(npz: Path, tmp_path: Path) -> None:
+    experiment = tiny(npz, model="norm", algorithm="fedavg", batchnorm="local", sample=2, rounds=4)
+    folder, server = RunFolder(tmp_path), serve(experiment)
+    folder.create(server.experiment)
+    store = FolderStore(folder.clients)
+    server.store = store
+    progress = server.begin()
+    in_round: dict[int, dict[int, State]] = {}
+    for round in range(1, 5):
+        record = server.step(progress)
+        folder.append(record)
+        progress.best_GA = 101.0  # no other round is the best but the second
+        if round == 2:
+            progress.keep_best(102.0)
+        in_round[round] = {k: norm_of(server.store.get(k) or server.own_norm) for k in range(4)}
+        folder.save(folder.snapshot(progress, store, 1.0, "data", {}), store)
+    assert any(not same(in_round[2][k], in_round[4][k]) for k in range(4))
+    checkpoint = folder.newest()
+    assert checkpoint is not None
+    for held in (progress, checkpoint.progress):
+        started: dict[int, dict[int, State]] = {}
+        train = server.engine.train
+
+        def watched(plan: Plan, jobs: Sequence[Job], train: Any = train, started: Any = started) -> Any:
+            started[plan.round] = {job.client: norm_of(job.start) for job in jobs}
+            return train(plan, jobs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server.engine, "train", watched)
+            server.finish(held)
+        for round in (2, 4):
+            assert all(same(started[round][k], in_round[round][k]) for k in range(4)), round
 
 
 class Stop(Exception):

@@ -123,7 +123,8 @@ def _personal(
             device="cpu", engine="eager", precision="fp32", pretrained=False, weights=None
         )
         server = Server(e, federation, store)
-        (outcome,) = server.finetune(model, round, [client])
+        norms = progress.best_norms if which == "best" else {}
+        (outcome,) = server.finetune(model, round, [client], norms)
         return outcome.model, PLAIN.predict_global, round
     if which == "best":
         raise UserError(f"{algorithm.title}'s clients keep their last model only: --round last")

@@ -29,4 +29,4 @@ def visit(server: Server, client: int, round: int, model: State, extra: State) -
 def finetuned(server: Server, client: int, round: int, model: State) -> Tensor:
     """Right answers [C] of the global model fine-tuned on this client."""
     whole = progress_of(server, round, model, {}).server.model
-    return server.finetuned(whole, round, [client])[0][client]
+    return server.finetuned(whole, round, [client], {})[0][client]

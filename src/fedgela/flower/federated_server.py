@@ -5,6 +5,7 @@ What would tell class distributions is not known here: figures are sums over cla
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -273,7 +274,10 @@ class FederatedServer(Server):
         if not progress.best_round:
             progress.best_model, progress.best_round = progress.server.model, progress.round
         self.faults_before, self.faults = self.faults, {}
-        record = super().finish(progress)
+        measured = progress
+        if self.own_norm:  # a site keeps its last BatchNorm only, and that goes with the last model
+            measured = replace(progress, best_round=progress.round, best_model=progress.server.model)
+        record = super().finish(measured)
         if record and self.faults:
             record["faults"] = self.faults
         self.federation.test_counts[progress.visited == 0] = (
@@ -281,7 +285,11 @@ class FederatedServer(Server):
         )
         return record
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None: ...  # they stay on the sites
+
+    def finetuned(
+        self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
+    ) -> tuple[Tensor, Tensor]:
         """A site that does not answer is left out of the mean, as one without test samples is."""
         counts = self.federation.test_counts
         right, asked = torch.zeros_like(counts), torch.zeros_like(counts)

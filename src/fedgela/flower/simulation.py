@@ -11,7 +11,7 @@ import queue
 import threading
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -59,16 +59,20 @@ class SimulatedServer(Server):
             visits.append(self._here(visit_of(groups, client, about["samples"])))
         return visits
 
-    def finetuned(self, model: State, round: int, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        questions = {client: self._question(client, round, model, {}) for client in clients}
+    def finetuned(
+        self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
+    ) -> tuple[Tensor, Tensor]:
+        questions = {k: self._question(k, round, model, {}, norms.get(k, {})) for k in clients}
         right = torch.zeros_like(self.federation.test_counts)
         for client, (groups, _) in self._ask(MessageType.EVALUATE, questions).items():
             right[client] = groups["measures"]["right"]
         return right, self.federation.test_counts
 
-    def _question(self, client: int, round: int, model: State, extra: State) -> bytes:
-        last = self.store.get(client) if self.keeps_models else None
-        groups = {"model": self.travelling(model), "extra": extra, "last": last or {}}
+    def _question(
+        self, client: int, round: int, model: State, extra: State, norm: State | None = None
+    ) -> bytes:
+        last = (self.store.get(client) if self.keeps_models else None) or {}
+        groups = {"model": self.travelling(model), "extra": extra, "last": last | (norm or {})}
         return encode(groups, {"experiment": self.text, "client": client, "round": round})
 
     def _here(self, visit: Visit) -> Visit:
