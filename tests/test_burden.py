@@ -1,14 +1,17 @@
 """What a method costs a client, counted by hand where it can be."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from fedgela import burden, cli
+from fedgela.algorithms import Update
 from fedgela.burden import lines, measure
 from fedgela.resolve import resolve
 from fedgela.server import Server
+from fedgela.training import Outcome
 from helpers import tiny
 
 
@@ -40,6 +43,22 @@ def test_times_are_medians_and_quartiles_of_pairs(npz: Path, monkeypatch: pytest
     assert (fedavg.ratio_low, fedavg.ratio, fedavg.ratio_high) == (1, 1, 1)
     assert (moon.ratio_low, moon.ratio, moon.ratio_high) == (2, 3, 4)  # of 1, 2, 3, 4 and 5
     assert not list(seconds)
+
+
+def test_the_time_is_of_training_and_of_the_update(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(*resolve(tiny(npz, algorithm="fedproto")))
+    progress = server.begin()
+    server.step(progress)
+    sent, update = [], server.update
+
+    def slow(outcome: Outcome) -> Update:
+        time.sleep(0.1)
+        sent.append(outcome.client)
+        return update(outcome)
+
+    monkeypatch.setattr(server, "update", slow)
+    assert burden._train_once(server, progress) > 0.4
+    assert sorted(sent) == [0, 1, 2, 3]
 
 
 def test_the_command_prints_a_table_and_writes_json(

@@ -1,6 +1,7 @@
 """The round, and by which models GA and PA are measured for each family of methods."""
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from fedgela.resolve import resolve
 from fedgela.server import Server
 from fedgela.training import Plan, Question
 from fedgela.training.interface import batches
-from helpers import Recording, federation_of, play, serve, tiny, tiny_dataset
+from helpers import TIMES, Recording, federation_of, play, serve, tiny, tiny_dataset
 
 FEDGELA = {"name": "fedgela", "E_W": 25.0}
 
 
 def without_seconds(records: list[Record]) -> list[Record]:
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
 
 def accuracy(server: Server, model: State, samples: Tensor, vectors: State | None = None) -> float:
@@ -414,7 +415,7 @@ def test_fedgela_with_neither_part_is_fedavg(npz: Path) -> None:
         for algorithm in (neither, "fedavg")
     )
     for record, other in zip(mine[1], theirs[1], strict=True):
-        for key in other.keys() - {"seconds"}:
+        for key in other.keys() - TIMES:
             assert record[key] == other[key], key
     renamed = {
         name.replace("head.classifier.", "head."): value for name, value in mine[0].server.model.items()
@@ -429,3 +430,22 @@ def test_with_one_class_mix_on_every_client_adaptation_changes_nothing_but_lengt
         for adapt in (True, False)
     )
     assert without_seconds(adapted) == without_seconds(plain)
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slow", ["by_locals", "evaluate"])
+def test_training_is_timed_without_evaluation(npz: Path, monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    server = serve(tiny(npz, algorithm="fedrep"))
+    progress = server.begin()
+    server.step(progress)  # what takes time once is done
+    ask = getattr(server.scorer, slow)
+
+    def asked(*args: object) -> object:
+        time.sleep(0.3)
+        return ask(*args)
+
+    monkeypatch.setattr(server.scorer, slow, asked)
+    record = server.step(progress)
+    assert 0 < record["training_seconds"] < record["seconds"] - 0.3

@@ -25,7 +25,7 @@ class Burden:
     held: float  # while training: the model, and the models and tensors that its loss compares with
     kept: float  # between rounds, on the client's own disk
     sent: float  # up to the server, in a round
-    seconds: float  # of one round's local training, median over repetitions
+    seconds: float  # of one round's local training and updates, median over repetitions
     ratio: float  # to the other method's, measured right before: median over repetitions,
     ratio_low: float  # and its quartiles
     ratio_high: float
@@ -70,11 +70,12 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
 
 
 def _train_once(server: Server, progress: Progress) -> float:
-    """One round's local training, without aggregation or evaluation."""
+    """One round's local training, and what clients make of it for the server; without aggregation or
+    evaluation."""
     jobs = [server.job(progress, client) for client in server.select(progress.round)]
     began = time.perf_counter()
-    for _ in server.engine.train(server.plan(progress), jobs):
-        pass
+    for outcome in server.engine.train(server.plan(progress), jobs):
+        server.update(outcome)  # FedProto looks at all samples once more
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - began

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ FINETUNED_AT_ONCE = 64
 class Server:
     """One run's server, with its clients simulated by an engine."""
 
+    evaluates_apart: ClassVar[bool] = True  # whether the seconds of training and of evaluation can be told
+
     def __init__(
         self,
         experiment: Experiment,
@@ -70,6 +73,7 @@ class Server:
         )
         self.schedule = parse_schedule(experiment.schedule)
         self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine, self.own_norm)
+        self._evaluating = 0.0  # seconds of the round so far
 
     def _own_norm(self) -> State:
         """The initial BatchNorm of every client, where it is the client's own for good, as in FedBN: what
@@ -106,6 +110,7 @@ class Server:
     def step(self, progress: Progress) -> Record:
         """Run the next round; `progress` moves on, and the round's metrics come back."""
         began = time.perf_counter()
+        self._evaluating = 0.0
         progress.round += 1
         selected = self.select(progress.round)
         plan = self.plan(progress)
@@ -134,16 +139,34 @@ class Server:
             loss_sum = sum((visit.loss_sum for visit in visits), nothing)
             record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
         if self._evaluates(progress.round):
-            record |= self._evaluate(progress)
-            progress.keep_best(record["GA"])
-            classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
-            record |= self._angles(progress, selected, classifiers)
-            if self.tracker is not None:
-                record |= self.tracker.server(progress.server.model, self._present(selected))
-                tracked = [visit.tracked for visit in visits if visit.tracked is not None]
-                record |= self.tracker.mean_over_clients(tracked)
-        record["seconds"] = round(time.perf_counter() - began, 4)
+            with self._evaluation():
+                record |= self._measured(progress, selected, visits)
+        seconds = time.perf_counter() - began
+        record["seconds"] = round(seconds, 4)
+        if self.evaluates_apart:
+            record["training_seconds"] = round(seconds - self._evaluating, 4)
         return record
+
+    def _measured(self, progress: Progress, selected: Sequence[int], visits: Sequence[Visit]) -> Record:
+        """All that an evaluated round has."""
+        record = self._evaluate(progress)
+        progress.keep_best(record["GA"])
+        classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
+        record |= self._angles(progress, selected, classifiers)
+        if self.tracker is not None:
+            record |= self.tracker.server(progress.server.model, self._present(selected))
+            tracked = [visit.tracked for visit in visits if visit.tracked is not None]
+            record |= self.tracker.mean_over_clients(tracked)
+        return record
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """Its time is no part of the training's: how much there is to score differs by method."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what the GPU still trains is no evaluation
+        began = time.perf_counter()
+        yield
+        self._evaluating += time.perf_counter() - began
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
         """Train these clients; their models are scored on their own test sets, unaggregated, and kept."""
@@ -163,14 +186,15 @@ class Server:
         if self.keeps_models:
             for _, outcome in outcomes:
                 self.store.put(outcome.client, _cpu(outcome.model))
-        visits = self._scored(progress, visits, outcomes)
-        if self.tracker is None or not self._evaluates(progress.round):
-            return visits
-        present, model = self._present(clients), progress.server.model
-        return [
-            replace(visit, tracked=self.tracker.client(outcome.model, job.vectors, here, model))
-            for visit, (job, outcome), here in zip(visits, outcomes, present, strict=True)
-        ]
+        with self._evaluation():
+            visits = self._scored(progress, visits, outcomes)
+            if self.tracker is None or not self._evaluates(progress.round):
+                return visits
+            present, model = self._present(clients), progress.server.model
+            return [
+                replace(visit, tracked=self.tracker.client(outcome.model, job.vectors, here, model))
+                for visit, (job, outcome), here in zip(visits, outcomes, present, strict=True)
+            ]
 
     def _evaluates(self, round: int) -> bool:
         return round % self.experiment.eval_every == 0 or round == self.experiment.rounds

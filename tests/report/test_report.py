@@ -200,6 +200,21 @@ def test_messages_are_what_travels(page: Node) -> None:
     assert shown["fedavg"]["client keeps"] == "nothing" != shown["fedgela"]["client keeps"]
 
 
+def test_a_round_is_timed_without_evaluation_where_all_runs_tell_it(made_run: Callable[..., Path]) -> None:
+    for name, seconds in (("fedavg", 0.25), ("fedrep", 0.2)):
+        made_run(name, [50.0], algorithm={"name": name}, tracked={"training_seconds": [seconds]})
+    folder = made_run("fedgela", [50.0], tracked={"training_seconds": [0.5]}).parent
+    html = make_report([folder]).html
+    shown = table_after(read(html), "Time, communication and memory")
+    assert [row["to FedAvg's"] for row in shown.values()] == ["1.00x", "0.80x", "2.00x"]
+    assert "local training and aggregation without evaluation" in html
+    made_run("old", [50.0], algorithm={"name": "moon"})
+    html = make_report([folder]).html
+    shown = table_after(read(html), "Time, communication and memory")
+    assert {row["to FedAvg's"] for row in shown.values()} == {"1.00x"}  # half a second each, all in all
+    assert "evaluation included, which not all of these runs tell apart" in html
+
+
 def test_rounds_to_fedavgs_best(made_run: Callable[..., Path]) -> None:
     made_run("fedavg", [50.0, 70.0, 60.0, 60.0], algorithm={"name": "fedavg"})
     fast = made_run("fedgela", [71.0, 60.0, 60.0, 60.0])

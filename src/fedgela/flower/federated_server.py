@@ -29,6 +29,8 @@ from fedgela.training import Plan
 
 
 class FederatedServer(Server):
+    evaluates_apart = False  # sites are scored where they train
+
     def __init__(
         self,
         experiment: Experiment,

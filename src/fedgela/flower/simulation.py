@@ -38,6 +38,8 @@ _ONE_AT_A_TIME = threading.Lock()  # Ray and Flower keep globals: a second simul
 
 
 class SimulatedServer(Server):
+    evaluates_apart = False  # clients are scored where they train
+
     def __init__(
         self,
         experiment: Experiment,

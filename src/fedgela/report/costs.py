@@ -18,13 +18,16 @@ from fedgela.report.saved_models import client_files
 
 def cost_table(setting: Setting, federation: Federation | None) -> Grid:
     """Seconds and bytes; '-' where a folder does not tell."""
-    fedavg = _seconds(setting.fedavg) if setting.fedavg else None
+    records = [r for entry in setting.entries for run in entry.runs.values() for r in run.records]
+    apart = all("training_seconds" in record for record in records)
+    clock = "training_seconds" if apart else "seconds"  # the same for all that are held against each other
+    fedavg = _seconds(setting.fedavg, clock) if setting.fedavg else None
     memory = any(_memory(entry) for entry in setting.entries)
     head = ["method", "time in all", "a round", "to FedAvg's", "up, client and round", "down", "up in all"]
     head += ["down in all", "parameters", "client keeps"] + (["peak memory"] if memory else [])
     rows = []
     for entry in setting.entries:
-        seconds = _seconds(entry)
+        seconds = _seconds(entry, clock)
         wall = [held for run in entry.runs.values() if (held := (run.result or {}).get("wall_seconds"))]
         cells = [
             entry.label,
@@ -35,7 +38,12 @@ def cost_table(setting: Setting, federation: Federation | None) -> Grid:
             _kept(entry),
         ]
         rows.append(cells + ([size(held) if (held := _memory(entry)) else "-"] if memory else []))
-    note = "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median; "
+    note = "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median, "
+    note += (
+        "local training and aggregation without evaluation; "
+        if apart
+        else "evaluation included, which not all of these runs tell apart; "
+    )
     if setting.sites is not None:
         note += (
             "up and down: bytes of messages as they were sent, mean over a round's sites, and over all "
@@ -98,8 +106,8 @@ def efficiency(entry: Entry, fedavg: Entry) -> tuple[list[int | None], list[floa
     return reached, ratios
 
 
-def _seconds(entry: Entry) -> float | None:
-    held = [r["seconds"] for run in entry.runs.values() for r in run.records if "seconds" in r]
+def _seconds(entry: Entry, clock: str) -> float | None:
+    held = [r[clock] for run in entry.runs.values() for r in run.records if clock in r]
     return statistics.median(held) if held else None
 
 
