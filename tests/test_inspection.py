@@ -217,7 +217,7 @@ def test_images_that_differ_in_one_bit_are_different() -> None:
         ([[5, 5, 0], [0, 5, 5]], {}, "likely", "power:1"),
         ([[5, 5, 5], [5, 5, 5]], {"sample": 1}, "perhaps", "power:1"),
         ([[90, 5, 0], [0, 5, 90]], {}, "perhaps", "even"),
-        ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "even"),
+        ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "power:1"),  # few of the clients a round
         ([[5, 0], *[[5, 5]] * 4], {}, "perhaps", "power:1"),  # a tenth missing
         ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "even"),  # the only one with a balance has none
         ([[9, 0], [0, 9]], {}, "likely", "power:1"),  # one class each: nothing to be out of balance
@@ -233,9 +233,9 @@ def test_the_rules_of_thumb(
 def test_the_verdict_is_one_line_with_reason_settings_and_source() -> None:
     line = report.verdict(looked_at([[90, 5, 0], [0, 5, 90]], sample=1))
     assert "\n" not in line
-    assert re.match(r'FedGELA is likely to help with phi = "even", E_W = 10: 33% of', line)
-    assert "18 times" in line and "docs/findings.md" in line
-    assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith("FedGELA may help with")
+    assert re.match(r'FedGELA is likely to help with phi = "power:1", E_W = 10: 33% of', line)
+    assert "18 times" in line and "docs/findings.md" in line and "even" not in line
+    assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith('FedGELA may help with phi = "even"')
 
 
 def test_settings_that_do_not_fit_are_named() -> None:

@@ -26,7 +26,7 @@ EXAMPLES = 5  # duplicates named of each kind
 # the rules of thumb, see docs/inspect.md
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
 MANY_MISSING = 0.2  # from here on FedGELA was seen to help, but for skew with all clients in every round
-BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi
+BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi in any case
 RARE = 0.05  # chance that a round has no client with a class
 
 
@@ -281,10 +281,9 @@ def advise(found: Inspection) -> Advice:
     share = "under 1%" if 0 < missing < 0.01 else f"{missing:.0%}"
     cells = f"{share} of (client, class) cells are missing"
     balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
-    settings: dict[str, str | float] = {
-        "phi": "power:1" if ratio <= BALANCED else "even",
-        "E_W": 10.0,
-    }
+    # where clients are sampled, even lengths were behind the paper's at full length, and level before
+    even = ratio > BALANCED and not found.is_sampled
+    settings: dict[str, str | float] = {"phi": "even" if even else "power:1", "E_W": 10.0}
     if missing < FEW_MISSING:
         few = f"only {cells}" if missing else "no client lacks a class"
         if ratio <= BALANCED and not found.is_sampled:
@@ -294,11 +293,12 @@ def advise(found: Inspection) -> Advice:
         verdict, reason = "perhaps", f"{cells} and {balance}; so few missing were hardly tried"
     elif ratio <= BALANCED:
         verdict, reason = "likely", f"{cells} and {balance}, balanced as the paper's Phi expects"
+    elif found.is_sampled:
+        verdict, reason = "likely", f"{cells} and {balance}"
     else:
-        verdict = "likely" if found.is_sampled else "perhaps"
-        reason = f"{cells} and {balance}, which even lengths often bear better"
+        verdict, reason = "perhaps", f"{cells} and {balance}, which even lengths often bear better"
     if found.is_sampled:
-        reason += "; where some of the clients train in a round, it was ahead"
+        reason += "; where some of the clients train in a round, it was ahead with the paper's Phi"
     elif verdict == "perhaps":
         reason += "; compare it with FedAvg"
     return Advice(verdict, reason, settings, _warnings(found, True))
