@@ -86,6 +86,20 @@ def test_constants_hold_on_the_run(small_checks: list[Check]) -> None:
         assert c.distance_squared == pytest.approx(float(found.method.H_star.square().sum()))
 
 
+def test_the_global_optimum_has_the_global_head(small_checks: list[Check]) -> None:
+    """W* = (H*, W): its loss on a client is no adapted head's, but F_k* is."""
+    for found in small_checks:
+        c, method = found.theorem_1.constants, found.method
+        by_hand = []
+        for k in range(10):
+            minimum = method.trained.losses(method.H_k_star)[k]
+            by_hand.append(float(method.plain.losses(method.H_star.expand(10, -1, -1))[k] - minimum))
+        assert c.loss_offset == pytest.approx(max(map(abs, by_hand)))
+    gela = small_checks[2]
+    adapted = gela.method.trained.losses(gela.method.H_star[None])
+    assert not torch.allclose(adapted, gela.method.plain.losses(gela.method.H_star[None]))
+
+
 def test_local_bounds_are_looked_at_for_every_round_and_client(small_checks: list[Check]) -> None:
     for found in small_checks:
         assert found.theorem_2.pairs == (SMALL.rounds - 1) * 10

@@ -20,7 +20,7 @@ class Constants:
     Gamma_1: float  # largest |W_k* - W*|, body and head (Assumption 4)
     Gamma_2: float  # largest |grad F_k before - after aggregation| on the run (Assumption 4)
     loss_jump: float  # largest |F_k before - after aggregation|: what the proof of Theorem 2 calls Gamma_1
-    loss_offset: float  # largest F_k(W*) - F_k*: what the proof of Theorem 4 calls Gamma_2
+    loss_offset: float  # largest |F_k(W*) - F_k*|: what the proof of Theorem 4 calls Gamma_2
     G_at_optima: float  # Theorem 3's G = 2 sum_k p_k E |gradient of a batch at W_k*|^2
     p_k: list[float]
     adaptation: list[float]  # |Phi_k W - W| of every client

@@ -160,7 +160,7 @@ def constants_of(method: Method, run: Run, setting: Setting) -> Constants:
         jump_loss = max(jump_loss, float(losses.abs().max()))
     apart = (method.H_k_star - method.H_star).square().sum(dim=(-2, -1)) + method.adaptation**2
     local_minima = trained.losses(method.H_k_star)
-    offset = trained.losses(method.H_star[None]) - local_minima
+    offset = method.plain.losses(method.H_star[None]) - local_minima  # W* has the global head
     at_optima = trained.variances(method.H_k_star) / setting.b  # the gradient itself is 0 there
     start = run.H[0, 0]
     return Constants(
@@ -172,7 +172,7 @@ def constants_of(method: Method, run: Run, setting: Setting) -> Constants:
         Gamma_1=float(apart.max().sqrt()),
         Gamma_2=jump_slope,
         loss_jump=jump_loss,
-        loss_offset=float(offset.max()),
+        loss_offset=float(offset.abs().max()),
         G_at_optima=float(2 * (trained.p_k * at_optima).sum()),
         p_k=trained.p_k.tolist(),
         adaptation=method.adaptation.tolist(),
