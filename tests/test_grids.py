@@ -2,6 +2,7 @@
 
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from fedgela.grids import Grid, padded
@@ -24,6 +25,19 @@ def test_text_has_names_to_the_left_and_numbers_in_line() -> None:
         "none         -",
         "percent",
     ]
+
+
+def test_characters_that_are_two_letters_wide_do_not_shift_a_row() -> None:
+    grid = Grid(("client", "samples", "流感"), [("0 東京病院", "12", "3"), ("1 Ulm", "7", "健康")])
+    lines = grid.to_text().splitlines()
+    assert lines == [
+        "client      samples  流感",
+        "----------  -------  ----",
+        "0 東京病院       12     3",
+        "1 Ulm             7  健康",
+    ]
+    for shown in (lines, grid.to_markdown(aligned=True).splitlines()):
+        assert len({cell_len(line) for line in shown}) == 1
 
 
 def test_markdown_keeps_a_bar_within_its_cell() -> None:

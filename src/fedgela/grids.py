@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -35,7 +36,7 @@ class Grid:
 
     def to_text(self) -> str:
         lines = padded([self.head, *(list(map(_text, row)) for row in self.rows)])
-        rule = "  ".join("-" * len(cell) for cell in lines[0])
+        rule = "  ".join("-" * cell_len(cell) for cell in lines[0])
         shown = ["  ".join(line).rstrip() for line in lines]
         above = [self.title] if self.title else []
         return "\n".join([*above, shown[0], rule, *shown[1:], *textwrap.wrap(self.note, 100)])
@@ -46,7 +47,7 @@ class Grid:
         rule = ["---"] * len(self.head)
         if aligned:
             lines = padded(lines)
-            rule = ["-" * (len(cell) + 1) + ":" for cell in lines[0]]
+            rule = ["-" * (cell_len(cell) + 1) + ":" for cell in lines[0]]
             rule[0] = rule[0][::-1]
         shown = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([shown[0], f"|{'|'.join(rule)}|", *shown[1:]])
@@ -82,11 +83,13 @@ class Grid:
 
 
 def padded(lines: Sequence[Sequence[str]], others: Callable[[str, int], str] = str.rjust) -> list[list[str]]:
-    """Cells as wide as their columns: the first to the left, `others` to the right unless told otherwise."""
+    """Cells as wide as their columns: the first to the left, `others` to the right unless told otherwise.
+    Wide is what a terminal makes of them: a Chinese character takes the room of two letters."""
     columns = []
     for i, column in enumerate(zip(*lines, strict=True)):
-        width = max(map(len, column))
-        columns.append([others(cell, width) if i else cell.ljust(width) for cell in column])
+        width = max(map(cell_len, column))
+        pad = others if i else str.ljust
+        columns.append([pad(cell, len(cell) + width - cell_len(cell)) for cell in column])
     return [list(line) for line in zip(*columns, strict=True)]
 
 
