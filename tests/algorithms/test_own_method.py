@@ -70,6 +70,12 @@ class GlobalOfNobody(FedAvg):
 
 
 @dataclass(frozen=True)
+class SearchesNothing(FedAvg):
+    grid: ClassVar = {"factr": (1.0, 2.0)}
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class FewLogits(FedAvg):
     def predict_global(self, net, x):
         return net(x)[:, :3]
@@ -199,6 +205,10 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
     [
         ("PersonalOfNobody", r"PA_of is one of finetuned, local, global, not 'mine'"),
         ("GlobalOfNobody", r"GA_of is one of global, locals, not 'all'"),
+        (
+            "SearchesNothing",
+            r"its grid has 'factr' \(did you mean 'factor'\?\), which is none of its fields",
+        ),
         (
             "FewLogits",
             r"predict_global must give logits \[B, C\], of two samples \[2, 4\], and gives \[2, 3\]",

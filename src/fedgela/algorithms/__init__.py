@@ -1,6 +1,7 @@
 """The methods by name, in the order of the paper's tables. A new method is one file and one line here; a
 user's own, outside of the package, is named by its import path."""
 
+from dataclasses import fields
 from typing import get_args
 
 from fedgela.algorithms.bounds import Centralised, Local
@@ -81,6 +82,12 @@ def find_algorithm(name: str) -> type[FedAvg]:
         if getattr(method, key) not in get_args(kind):
             raise UserError(
                 f"{name}: {key} is one of {', '.join(get_args(kind))}, not {getattr(method, key)!r}"
+            )
+    own = [field.name for field in fields(method)]
+    for key in (key for names in method.grid for key in names.split(",")):
+        if key not in own:
+            raise UserError(
+                f"{name}: its grid has {key!r}{did_you_mean(key, own)}, which is none of its fields"
             )
     return method
 
