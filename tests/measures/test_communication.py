@@ -7,6 +7,7 @@ import pytest
 from fedgela.algorithms import ALGORITHMS
 from fedgela.measures import (
     best,
+    reaching_fedavg,
     rounds_to_reach,
     speedup,
     state_bytes,
@@ -65,3 +66,11 @@ def test_rounds_to_fedavgs_best() -> None:
 def test_speedup_and_where_there_is_none() -> None:
     assert speedup(42, 100) == pytest.approx(2.38, abs=0.01)  # the paper's first column
     assert speedup(None, 100) is None
+
+
+def test_methods_are_held_against_fedavg_by_seed() -> None:
+    fedavg = {1: records(20.0, 50.0, 40.0), 0: records(30.0, 60.0), 2: records(None), 3: records(10.0)}
+    method = {0: records(60.0), 1: records(20.0, 30.0), 2: records(90.0), 4: records(90.0)}
+    # seed 2 of FedAvg was never measured, and seeds 3 and 4 are one method's only
+    assert list(reaching_fedavg(method, fedavg).items()) == [(0, (1, 2.0)), (1, (None, None))]
+    assert reaching_fedavg(fedavg, fedavg)[1] == (2, 1.0)

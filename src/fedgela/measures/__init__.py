@@ -3,6 +3,7 @@
 from fedgela.measures.communication import (
     Traffic,
     best,
+    reaching_fedavg,
     rounds_to_reach,
     speedup,
     state_bytes,
@@ -27,6 +28,7 @@ __all__ = [
     "drift",
     "etf_angle",
     "neural_collapse",
+    "reaching_fedavg",
     "rounds_to_reach",
     "speedup",
     "state_bytes",

@@ -1,6 +1,6 @@
 """Bytes between clients and server, and rounds to reach FedAvg's best GA (the paper's Table 9)."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,3 +86,16 @@ def speedup(rounds: int | None, fedavg_rounds: int | None) -> float | None:
     setting.)
     """
     return None if rounds is None or fedavg_rounds is None else fedavg_rounds / rounds
+
+
+def reaching_fedavg(
+    runs: Mapping[int, Sequence[Record]], fedavg: Mapping[int, Sequence[Record]]
+) -> dict[int, tuple[int | None, float | None]]:
+    """By seed, of those that both were run on: the rounds to FedAvg's best GA, and the speed-up."""
+    found = {}
+    for seed in runs.keys() & fedavg.keys():
+        target = best(fedavg[seed])
+        if target is not None:
+            rounds = rounds_to_reach(runs[seed], target)
+            found[seed] = rounds, speedup(rounds, rounds_to_reach(fedavg[seed], target))
+    return dict(sorted(found.items()))

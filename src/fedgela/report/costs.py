@@ -6,8 +6,9 @@ import statistics
 
 from fedgela.data import Federation
 from fedgela.errors import UserError
+from fedgela.evaluation import Record
 from fedgela.grids import Grid
-from fedgela.measures import best, rounds_to_reach, speedup, total_traffic, traffic
+from fedgela.measures import reaching_fedavg, total_traffic, traffic
 from fedgela.models import batchnorm_entries
 from fedgela.nets import empty_net
 from fedgela.progress import duration
@@ -66,7 +67,9 @@ def efficiency_table(setting: Setting) -> Grid | None:
         return None
     rows, paper = [], False
     for entry in setting.entries:
-        reached, ratios = efficiency(entry, fedavg)
+        found = reaching_fedavg(_records(entry), _records(fedavg))
+        reached = [rounds for rounds, _ in found.values()]
+        ratios = [ratio for _, ratio in found.values() if ratio is not None]
         if not reached:
             continue
         in_paper = [paper_number(entry, metric) for metric in ("rounds", "speedup")]
@@ -90,20 +93,8 @@ def efficiency_table(setting: Setting) -> Grid | None:
     )
 
 
-def efficiency(entry: Entry, fedavg: Entry) -> tuple[list[int | None], list[float]]:
-    """By common seed: rounds to FedAvg's best GA, and the speed-up of those that get there."""
-    reached: list[int | None] = []
-    ratios = []
-    for seed, run in entry.runs.items():
-        base = fedavg.runs[seed].records if seed in fedavg.runs else []
-        target = best(base)
-        if target is None:
-            continue
-        reached.append(rounds_to_reach(run.records, target))
-        ratio = speedup(reached[-1], rounds_to_reach(base, target))
-        if ratio is not None:
-            ratios.append(ratio)
-    return reached, ratios
+def _records(entry: Entry) -> dict[int, list[Record]]:
+    return {seed: run.records for seed, run in entry.runs.items()}
 
 
 def _seconds(entry: Entry, clock: str) -> float | None:

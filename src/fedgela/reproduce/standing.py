@@ -7,7 +7,7 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from fedgela.measures import communication
+from fedgela.measures import reaching_fedavg
 from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, experiment_of
 from fedgela.reproduce.ledger import ORIGINAL, Entry
 from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
@@ -117,19 +117,13 @@ class Standings:
         cell = standing.cell
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, ["fedavg"])
         base = next(iter(self.under(standing.conditions, base_cell)), None)
-        found: dict[int, tuple[int | None, float | None]] = {}
-        for seed, entry in standing.entries.items():
-            if base is None or seed not in base.entries:
-                continue
-            if base.entries[seed].data.fingerprint != entry.data.fingerprint:
-                continue
-            theirs, mine = _records(base.entries[seed]), _records(entry)
-            goal = communication.best(theirs)
-            if goal is not None:
-                rounds = communication.rounds_to_reach(mine, goal)
-                first = communication.rounds_to_reach(theirs, goal)
-                found[seed] = rounds, communication.speedup(rounds, first)
-        return found
+        theirs = {
+            seed: _records(entry)
+            for seed, entry in (base.entries if base is not None else {}).items()
+            if seed in standing.entries and entry.data.fingerprint == standing.entries[seed].data.fingerprint
+        }
+        mine = {seed: _records(entry) for seed, entry in standing.entries.items()}
+        return reaching_fedavg(mine, theirs)
 
 
 def of_the_paper(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
