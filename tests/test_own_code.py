@@ -11,6 +11,7 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.own_code import own_code
 from fedgela.progress import PlainView
+from fedgela.runfolder import RunFolder
 from fedgela.runs import resume, run
 from helpers import Notes, run_interrupted, tiny
 
@@ -73,6 +74,14 @@ def test_a_run_does_not_go_on_with_another_source(npz: Path, module: str) -> Non
     assert (folder / "metrics.jsonl").read_text() == before
     (folder / "own_code.json").unlink()  # as of an older version's run, or where somebody knows better
     assert resume(folder)["rounds"] == 2
+
+
+def test_a_federations_run_does_not_go_on_with_another_source(npz: Path) -> None:
+    server_app = pytest.importorskip("fedgela.flower.server_app", reason="needs fedgela[flower]")
+    run_interrupted(tiny(npz, rounds=2, **OWN), Path("run"), 1)
+    edit("edited_methods")
+    with pytest.raises(UserError, match="^run: the source of edited_methods is not what it was"):
+        server_app.conduct(RunFolder(Path("run")), grid=None)  # nobody is asked
 
 
 def test_a_finished_run_is_not_taken_for_one_of_another_source(npz: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, RELEASES, S
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.models import State, default_model, default_projection, resolved_model
+from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import Listener, go_on
@@ -79,13 +80,14 @@ class Written(Listener):
 
 def conduct(folder: RunFolder, grid: Grid) -> Record:
     """A run, from where its folder has it, to its result."""
-    asked = json.loads((folder.path / TERMS).read_text())
-    nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
-    terms = Terms.of(asked["terms"])
     began = folder.exists()
     path = folder.path / ASKED
     experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
     check_possible(experiment)
+    check_own_code(folder.path, experiment)
+    asked = json.loads((folder.path / TERMS).read_text())
+    nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
+    terms = Terms.of(asked["terms"])
     listener = Written(folder)
     exchange = Exchange(grid, nodes)
     gathering = Gathering(
