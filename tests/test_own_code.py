@@ -80,7 +80,7 @@ def test_a_federations_run_does_not_go_on_with_another_source(npz: Path) -> None
     server_app = pytest.importorskip("fedgela.flower.server_app", reason="needs fedgela[flower]")
     run_interrupted(tiny(npz, rounds=2, **OWN), Path("run"), 1)
     edit("edited_methods")
-    with pytest.raises(UserError, match="^run: the source of edited_methods is not what it was"):
+    with pytest.raises(UserError, match=r"^run: the source of edited_methods is not what it was"):
         server_app.conduct(RunFolder(Path("run")), grid=None)  # nobody is asked
 
 
