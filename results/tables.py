@@ -27,6 +27,11 @@ def rows_of(*names: str) -> list[dict]:
     ]
 
 
+def over(seeds: list[float], digits: int = 1) -> str:
+    """Mean and standard deviation of values on several seeds."""
+    return f"{statistics.fmean(seeds):.{digits}f} ± {statistics.stdev(seeds):.{digits}f}"
+
+
 def method_of(settings: dict[str, str]) -> str:
     return settings.get("algorithm") or settings.get("algorithm.name") or "fedgela"
 
@@ -130,7 +135,7 @@ def options(name: str) -> list[str]:
         for part in parts:
             for metric in ("GA", "PA"):
                 last = [row[metric][-1] for row in by_part[part]]
-                cells.append(f"{statistics.fmean(last):.1f} ± {statistics.stdev(last):.1f}")
+                cells.append(over(last))
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return lines
 
@@ -174,8 +179,8 @@ def precision() -> list[str]:
         rows = [row for row in rows if row["seed"] in seeds]
         GA, PA = ([row[metric] for row in rows] for metric in ("GA", "PA"))
         shown = ", ".join(f"{value:.1f}" for value in GA)
-        spread = f"{statistics.fmean(GA):.2f} ± {statistics.stdev(GA):.2f}"
-        local = f"{statistics.fmean(PA):.2f} ± {statistics.stdev(PA):.2f}"
+        spread = over(GA, digits=2)
+        local = over(PA, digits=2)
         lines.append(f"| {method} | {kind} | {shown} | {spread} | {local} |")
     return lines
 
@@ -360,6 +365,23 @@ def angles_by_round() -> list[str]:
     return lines
 
 
+def prior() -> list[str]:
+    """GA and PA over seeds, every method with one setting for all splits."""
+    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for row in _data("sweeps/prior")["rows"]:
+        groups[row["method"]][f"{row['dataset']}, `{row['partition']}`"].append(row)
+    places = list(next(iter(groups.values())))
+    lines = ["| method | " + " | ".join(f"{place}: GA, PA" for place in places) + " |"]
+    lines.append("|---" * (len(places) + 1) + "|")
+    for method, by_place in groups.items():
+        figures = []
+        for place in places:
+            GA, PA = ([row[metric] for row in by_place[place]] for metric in ("GA", "PA"))
+            figures.append(f"{over(GA)}, {statistics.fmean(PA):.1f}")
+        lines.append(f"| {method} | " + " | ".join(figures) + " |")
+    return lines
+
+
 def _place(config: dict, quote: str = "") -> tuple[str, str]:
     """Data, split and model of a line of the ledger, and how many clients of how many take part."""
     where = f"{config['dataset']}, {quote}{config['partition']}{quote}, {config['model']}"
@@ -377,9 +399,7 @@ def length_and_form() -> list[str]:
         "|---" * (len(lengths) + 2) + "|",
     ]
     for (partition, form), group in groups.items():
-        cells = [
-            f"{statistics.fmean(group[E_W]):.1f} ± {statistics.stdev(group[E_W]):.1f}" for E_W in lengths
-        ]
+        cells = [over(group[E_W]) for E_W in lengths]
         lines.append(f"| `{partition}` | {form} | " + " | ".join(cells) + " |")
     return lines
 
@@ -400,8 +420,7 @@ def phi_forms() -> list[str]:
             if (row["settings"]["dataset"], row["settings"]["partition"]) == (dataset, partition)
         }
         cells = [
-            f"{statistics.fmean(row['GA']):.1f} ± {statistics.stdev(row['GA']):.1f}, {row['local_mean']:.1f}"
-            for row in (found[method] for method in methods)
+            f"{over(row['GA'])}, {row['local_mean']:.1f}" for row in (found[method] for method in methods)
         ]
         seeds = len(found[methods[0]]["seeds"])
         lines.append(f"| {dataset}, `{partition}` | {seeds} | " + " | ".join(cells) + " |")
@@ -428,7 +447,7 @@ def alignment() -> list[str]:
                 cosine = sum(row["cosine_sums"][i] for row in rows) / samples if samples else None
                 cells.append("–" if cosine is None else f"{cosine:.2f}")
             GA = [row["GA"] for row in rows]
-            cells.append(f"{statistics.fmean(GA):.1f} ± {statistics.stdev(GA):.1f}")
+            cells.append(over(GA))
             lines.append(f"| `{partition}` | {method} | " + " | ".join(cells) + " |")
     return lines
 
@@ -451,6 +470,7 @@ def render(marker: str) -> list[str]:
         "phi-measured": phi_measured,
         "resnet-measured": resnet_measured,
         "precision": precision,
+        "prior": prior,
     }
     if name in whole:
         return whole[name]()

@@ -1,9 +1,15 @@
 """The examples of the docs run, outside of the package."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedgela.algorithms import find_algorithm
 from helpers import start_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -38,3 +44,20 @@ def test_the_same_from_the_command_line_and_resumed(tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before its end
     fedgela("resume", str(tmp_path / "run"))
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_prior_beside_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    method = find_algorithm("own_methods:PriorETF")(floor=0.25)
+    vectors = method.client_vectors(torch.tensor([[3, 1, 0], [2, 2, 2]]), {})
+    expected = [[1.0, 0.5, 0.25], [7 / 12] * 3]  # the share of each class, and the floor
+    assert vectors["prior"].exp().tolist() == [pytest.approx(row) for row in expected]
+    skewed, even = ({name: value[k] for name, value in vectors.items()} for k in (0, 1))
+    net, x, y = torch.nn.Identity(), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    plain = F.cross_entropy(x, y, reduction="none")
+    assert torch.allclose(method.loss(net, x, y, even), plain)  # where clients are even, it is FedGE
+    odds = torch.logsumexp(x + skewed["prior"], dim=1) - x[range(4), y]
+    assert torch.allclose(method.loss(net, x, y, skewed), odds - skewed["prior"][y])
+    assert torch.equal(method.predict_global(net, x), x)
+    tie = method.predict_personal(net, torch.zeros(1, 3), skewed)
+    assert tie.argmax() == 0 and math.isclose(tie[0, 0] - tie[0, 2], math.log(4), rel_tol=1e-6)

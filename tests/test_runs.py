@@ -70,24 +70,22 @@ def test_a_finished_folder_holds_what_the_module_says(npz: Path, tmp_path: Path)
     assert runs.resolve(found)[0] == found
 
 
-def test_classes_that_nobody_trains_on_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("train", "classes that are tested, but that nobody has training samples of: cat"),
+        ("test", "classes without a test sample are never measured, neither by GA nor by PA: cat"),
+    ],
+)
+def test_classes_that_are_not_trained_on_or_not_tested_are_named(
+    tmp_path: Path, part: str, told: str
+) -> None:
     arrays = tiny_arrays()
-    seen = arrays["y_train"] != 2
-    arrays |= {"x_train": arrays["x_train"][seen], "y_train": arrays["y_train"][seen]}
+    left = arrays[f"y_{part}"] != 2
+    arrays |= {name: arrays[name][left] for name in (f"x_{part}", f"y_{part}")}
     np.savez(tmp_path / "gap.npz", **arrays, class_names=["ant", "bee", "cat", "dog"])
     listener = Notes()
     runs.run(tiny(tmp_path / "gap.npz", partition="iid", rounds=1), tmp_path / "run", listener)
-    assert "classes that are tested, but that nobody has training samples of: cat" in listener.notes
-
-
-def test_classes_that_are_never_measured_are_named(tmp_path: Path) -> None:
-    arrays = tiny_arrays()
-    tested = arrays["y_test"] != 2
-    arrays |= {"x_test": arrays["x_test"][tested], "y_test": arrays["y_test"][tested]}
-    np.savez(tmp_path / "gap.npz", **arrays, class_names=["ant", "bee", "cat", "dog"])
-    listener = Notes()
-    runs.run(tiny(tmp_path / "gap.npz", partition="iid", rounds=1), tmp_path / "run", listener)
-    told = "classes without a test sample are never measured, neither by GA nor by PA: cat"
     assert told in listener.notes
 
 

@@ -1,0 +1,72 @@
+"""Class shares beside the logits (examples/own_methods.py, PriorETF) against lengths of the classifier.
+
+    python results/prior.py results/sweeps/prior.json
+
+Validation data, the last round. Every method has one setting for all splits. Seeds are others than those that
+the settings were looked for with.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+
+from fedgela.config import parse_experiment  # noqa: E402
+from fedgela.runs import run  # noqa: E402
+
+DIGITS = {"dataset": "digits", "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
+WRITERS = {
+    "dataset": "mnist-by-writer",
+    "model": "simple-cnn",
+    "rounds": 20,
+    "epochs": 10,
+    "clients": 50,
+    "sample": 10,
+}
+PLACES: list[tuple[dict[str, Any], str, range]] = [
+    (DIGITS, "classes:2", range(106, 111)),
+    (DIGITS, "classes:3", range(106, 111)),
+    (DIGITS, "dirichlet:0.1", range(106, 111)),
+    (DIGITS, "dirichlet:0.5", range(106, 111)),
+    (WRITERS, "natural", range(106, 109)),
+]
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg"},
+    "fedrod": {"name": "fedrod"},
+    "fedge, E_W 30": {"name": "fedge", "E_W": 30.0},
+    "fedgela, power:1, E_W 3": {"name": "fedgela", "E_W": 3.0},
+    "fedgela, power:0.5, E_W 10": {"name": "fedgela", "phi": "power:0.5"},
+    "fedgela, even, E_W 3": {"name": "fedgela", "phi": "even", "E_W": 3.0},
+    "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
+    "prior, E_W 30": {"name": "own_methods:PriorETF", "E_W": 30.0},
+}
+
+
+KEYS = ("dataset", "partition", "method", "seed")
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    done = {tuple(row[key] for key in KEYS) for row in rows}
+    for base, partition, seeds in PLACES:
+        for seed in seeds:
+            for label, algorithm in METHODS.items():
+                place = (base["dataset"], partition, label, seed)
+                if place in done:
+                    continue
+                table = {**base, "partition": partition, "seed": seed, "validation": 0.2}
+                with tempfile.TemporaryDirectory() as folder:
+                    result = run(parse_experiment({**table, "algorithm": algorithm}), Path(folder) / "run")
+                figures = {name: round(result[name]["last"], 2) for name in ("GA", "PA")}
+                rows.append(dict(zip(KEYS, place, strict=True)) | figures)
+                print(rows[-1], flush=True)
+                out.write_text(json.dumps({"settings": [DIGITS, WRITERS], "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
