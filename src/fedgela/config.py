@@ -56,12 +56,22 @@ def make_algorithm(value: object) -> FedAvg:
     # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
     text = json.dumps(own, default=str)
     try:
-        made = TypeAdapter(method).validate_json(text)
+        made = _reader(method).validate_json(text)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         why = first_line(error).split(". ")[0]
         raise ValueError(f"{name}: a hyper-parameter must be {PLAIN} ({why})") from None
     _check_plain(name, made)
     return made
+
+
+_READERS: dict[type[FedAvg], TypeAdapter[FedAvg]] = {}
+
+
+def _reader(method: type[FedAvg]) -> TypeAdapter[FedAvg]:
+    """Kept: it takes longer to make than to read with."""
+    if method not in _READERS:
+        _READERS[method] = TypeAdapter(method)
+    return _READERS[method]
 
 
 PLAIN = "a number, a string, true or false, or a tuple of these"
