@@ -94,7 +94,7 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
         row = [
             f"`{entry.cells[0]}`",
             str(len(entry.cells)),
-            str(entry.config.get("model", "–")),
+            str(entry.config.get("model", "–")) if entry.kind != "partition" else "–",
             options_of(entry) or "–",
             str(entry.seed),
             rounds,
