@@ -39,7 +39,7 @@ MISTAKES = {
     "no such data set": (["isic", "--dataset", "cifar10"], "isic has no data set 'cifar10'"),
     "two at once": (["--list", "--table"], "--list and --table: one at a time"),
     "add nothing": (["--add"], "--add: name folders"),
-    "add what is not there": (["--add", "nowhere"], "no run in or below"),
+    "add what is not there": (["--add", "nowhere"], "there is no such file or folder"),
     "cell alone": (["main", "--cell", "x"], "--cell goes with --add"),
     "no such cell": (["--add", ".", "--cell", "main/svhn/full-iid/fedgla"], "did you mean 'main/"),
     "no such key": ([*ONE, "--set", "ronds=1"], "no key 'ronds' .did you mean 'rounds'"),

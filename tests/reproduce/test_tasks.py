@@ -203,6 +203,8 @@ def test_folders_and_ledgers_are_gathered(tiny_data: Path, tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no run in or below"):
         gather(tmp_path / "empty", [])
+    with pytest.raises(UserError, match=r"nothing\.jsonl: there is no such file or folder"):
+        gather(tmp_path / "nothing.jsonl", [])
 
 
 def test_a_tracked_run_serves_who_asks_for_less(tiny_data: Path, tmp_path: Path) -> None:

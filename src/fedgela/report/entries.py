@@ -186,10 +186,12 @@ def _content(run: Run, runs: Sequence[Run]) -> str | None:
     counts as of the others' data; where clients are drawn from the data's own, every seed has its own."""
     if run.sites is not None or run.experiment.partition == "natural":
         return None
+    if run.result is not None and "data_fingerprint" in run.result:
+        return str(run.result["data_fingerprint"])
     read = itemgetter(*(key for key in READING if key not in ("data_dir", "augment")))
-    same = (r for r in runs if read(dict(r.experiment)) == read(dict(run.experiment)))
-    told = ((r.result or {}).get("data_fingerprint") for r in (run, *same))
-    return next((fingerprint for fingerprint in told if fingerprint), None)
+    asked = read(dict(run.experiment))
+    same = (r.result for r in runs if r.result is not None and read(dict(r.experiment)) == asked)
+    return next((result["data_fingerprint"] for result in same if "data_fingerprint" in result), None)
 
 
 def _further(run: Run) -> tuple[bool, int]:

@@ -22,6 +22,8 @@ def gather(
     path: Path, held: Sequence[Entry], cell: Cell | None = None, variant: str | None = None
 ) -> tuple[list[Entry], list[str]]:
     """Lines of a run's folder, of all runs below a folder, or of another ledger; and why others give none."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file or folder")
     if path.is_file() and path.suffix == ".jsonl":
         if cell is not None or variant is not None:
             raise UserError(
