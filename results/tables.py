@@ -310,7 +310,7 @@ def resnet_measured() -> list[str]:
     from fedgela.reproduce.page import options_of
 
     lines = [
-        "| split | method | GA paper | GA best | GA, last tenth | GA, last half | PA paper | PA last |",
+        "| split, clients of a round | method | GA paper | GA best | GA, last tenth | GA, last half | PA paper | PA last |",
         "|---|---|---|---|---|---|---|---|",
     ]
     found = []
@@ -325,7 +325,8 @@ def resnet_measured() -> list[str]:
         ends = [statistics.fmean(entry.GA_by_round[-entry.rounds_run // part :]) for part in (10, 2)]
         name = f"{cell.method} ({options})" if options else cell.method
         figures = [f"{entry.GA.best:.1f}", *(f"{GA:.1f}" for GA in ends)]
-        row = [f"`{config['partition']}`", name, printed.get("GA", "–"), *figures]
+        split = f"`{config['partition']}`, {config['sample']} of {config['clients']}"
+        row = [split, name, printed.get("GA", "–"), *figures]
         found.append([*row, printed.get("PA", "–"), f"{entry.PA.last:.1f}"])
     return lines + ["| " + " | ".join(row) + " |" for row in sorted(found, key=lambda row: row[:2])]
 
@@ -345,6 +346,24 @@ def angles_measured() -> list[str]:
         if entry.config["algorithm"]["name"] == "fedavg" and None not in angles:
             figures = " | ".join(f"{angle:.1f}" for angle in angles)
             lines.append("| " + " | ".join(_place(entry.config, "`")) + f" | {figures} |")
+    return lines
+
+
+def class_means() -> list[str]:
+    """Angles between class means at the last round (Figures 3 and 5)."""
+    from fedgela.reproduce.ledger import read_ledger
+
+    lines = [
+        "| data, split, model | clients of a round | method | existing, clients | all, server |",
+        "|---|---|---|---|---|",
+    ]
+    for entry in read_ledger(ROOT / "results/ledger.jsonl"):
+        names = ("class_mean_angle_existing_clients", "class_mean_angle_all_server")
+        angles = [entry.angles.get(name) for name in names]
+        if None not in angles:
+            figures = " | ".join(f"{angle:.1f}" for angle in angles)
+            method = entry.config["algorithm"]["name"]
+            lines.append("| " + " | ".join([*_place(entry.config, "`"), method]) + f" | {figures} |")
     return lines
 
 
@@ -469,6 +488,7 @@ def render(marker: str) -> list[str]:
         "phi-forms": phi_forms,
         "phi-measured": phi_measured,
         "resnet-measured": resnet_measured,
+        "class-means": class_means,
         "precision": precision,
         "prior": prior,
     }

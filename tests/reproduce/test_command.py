@@ -86,7 +86,7 @@ def test_the_list_counts_cells_and_what_the_ledger_has(command: Cli, tmp_path: P
     assert code == 0
     (main,) = [line.split() for line in out.splitlines() if line.startswith("main ")]
     assert main[3:5] == ["198", "1"]
-    assert "914 cells, 573 different runs, 1 of them in the ledger" in out
+    assert "918 cells, 577 different runs, 1 of them in the ledger" in out
     _, out, _ = command("--list", "main")
     (setting,) = [line for line in out.splitlines() if line.startswith("cifar10 ") and "full-dir0.1" in line]
     assert "1 of 11" in setting
@@ -194,6 +194,12 @@ def test_a_cells_method_is_its_own(command: Cli, change: str) -> None:
     code, _, err = command(*ONE, "--methods", "fedgela", "--set", change)
     assert code == 2
     assert f"--set {change}: a cell's method is chosen by --methods" in err
+
+
+def test_an_ablation_is_not_fedgela(command: Cli) -> None:
+    code, _, err = command(*ONE, "--methods", "fedgela", "--set", "algorithm.adapt=false")
+    assert code == 2
+    assert "another method: --methods fedge" in err
 
 
 def test_a_page_does_not_replace_the_ledger(command: Cli, tmp_path: Path, make_entry) -> None:

@@ -37,7 +37,7 @@ def test_the_repositorys_page_is_what_its_ledger_gives() -> None:
 def test_nothing_tried_is_a_line() -> None:
     text = shown([])
     assert "Untried as a whole: Table 2 (`main`), Table 3" in text
-    assert "| 573 | 0 | 0 |" in text
+    assert "| 577 | 0 | 0 |" in text
     assert "▲" not in text.split("## What was tried")[1]
 
 

@@ -29,7 +29,7 @@ CLASSES = {
 
 def test_all_runs_are_experiments_at_full_size_and_tiny(tiny_data: Path) -> None:
     runs = distinct(cells())
-    assert len(runs) == 573
+    assert len(runs) == 577
     assert len({(task.hash, task.cell.measures == "burden") for task in tasks_of(runs, [0])}) >= 566
     for task in tiny_tasks(runs, tiny_data):
         assert task.experiment.rounds == 1

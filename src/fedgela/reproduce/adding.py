@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.paper import Cell, cells, distinct, experiment_of
 from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger
-from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
+from fedgela.reproduce.settings import Settings, differences, method_of, settings_hash, settings_of
 from fedgela.reproduce.standing import of_the_paper
 from fedgela.runfolder import CONFIG, RunFolder
 
@@ -54,7 +53,7 @@ def _known_lines(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 def _check_method(experiment: Experiment, cell: Cell, where: Path) -> None:
-    mine, wanted = name_of(experiment.algorithm), cell.config["algorithm"]["name"]
+    mine, wanted = method_of(experiment), cell.config["algorithm"]["name"]
     if mine != wanted:
         raise UserError(f"{where}: is a run of {mine}, and cannot count for {cell.id}")
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgela.algorithms import FedGELA, name_of
 from fedgela.config import Experiment, plain_table
 from fedgela.data.catalogue import known
 from fedgela.runs import HARDWARE
 
 # where and how a run is computed, what is measured beside it, and the seed, which is told apart from the rest
 LEFT_OUT = {*HARDWARE, "precision", "track", "seed"}
+
+# what FedGELA is called where `etf` and `adapt` make it an ablation
+ABLATIONS = {(True, False): "fedge", (False, True): "fedla"}
 
 Settings = dict[str, Any]
 
@@ -29,6 +33,7 @@ def settings_of(experiment: Experiment) -> Settings:
     settings = {key: value for key, value in plain_table(experiment).items() if key not in LEFT_OUT}
     # a file of a known data set is that data set, wherever it lies
     settings["dataset"] = Path(experiment.dataset).stem.replace("_", "-")
+    settings["algorithm"] = {**settings["algorithm"], "name": method_of(experiment)}
     if experiment.weights is not None:
         settings["weights"] = Path(experiment.weights).name
     settings.setdefault("min_samples", experiment.batch_size)
@@ -45,6 +50,13 @@ def settings_of(experiment: Experiment) -> Settings:
         if source.kind == "image":
             settings.setdefault("image_size", source.size)
     return settings
+
+
+def method_of(experiment: Experiment) -> str:
+    algorithm = experiment.algorithm
+    if type(algorithm) is FedGELA:
+        return ABLATIONS.get((algorithm.etf, algorithm.adapt), algorithm.name)
+    return name_of(algorithm)
 
 
 def settings_hash(settings: Settings) -> str:

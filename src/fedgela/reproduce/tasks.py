@@ -17,7 +17,7 @@ from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
 from fedgela.reproduce.entries import entry_of_run, federation_at_hand
 from fedgela.reproduce.ledger import Entry, append, lines_of, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
-from fedgela.reproduce.settings import hash_of
+from fedgela.reproduce.settings import hash_of, method_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
 from fedgela.resolve import data_read_once, device_of
 from fedgela.runfolder import RunFolder
@@ -93,7 +93,11 @@ def tasks_of(
                 if assignment.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
                     raise UserError(f"--set {assignment}: a cell's method is chosen by --methods")
                 set_key(table, assignment)
-            tasks.append(Task(cell, parse_experiment(table, cell.id)))
+            experiment = parse_experiment(table, cell.id)
+            method = method_of(experiment)
+            if method != cell.config["algorithm"]["name"]:
+                raise UserError(f"{' '.join(changes)}: makes {cell.id} another method: --methods {method}")
+            tasks.append(Task(cell, experiment))
     return tasks
 
 
