@@ -310,7 +310,8 @@ def resnet_measured() -> list[str]:
     from fedgela.reproduce.page import options_of
 
     lines = [
-        "| split, clients of a round | method | GA paper | GA best | GA, last tenth | GA, last half | PA paper | PA last |",
+        "| split, clients of a round | method | GA paper | GA best | GA, last tenth | GA, last half "
+        "| PA paper | PA last |",
         "|---|---|---|---|---|---|---|---|",
     ]
     found = []
