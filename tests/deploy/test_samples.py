@@ -103,6 +103,22 @@ def test_a_files_own_class_names_say_what_its_labels_are(tmp_path: Path) -> None
         assert read_samples(tmp_path / "a.npz", FEATURES, CLASSES).labels is None
 
 
+def test_numbers_are_names_where_the_model_has_classes_called_by_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    grades = ("1", "2", "2a", "3")
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,c,label\n1,2,3,1\n4,5,6,2\n7,8,9,3\n")
+    assert read_samples(table, FEATURES, grades).labels == ["1", "2", "3"]
+    table.write_text("a,b,c,label\n1,2,3,4\n")
+    with pytest.warns(UserWarning, match="the label 4 is none of the classes"):
+        assert read_samples(table, FEATURES, grades).labels is None
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=[0, 1])
+    with pytest.warns(UserWarning, match="the label 1 may be the class called 1 or the class at that place"):
+        assert read_samples(tmp_path / "a.npz", FEATURES, grades).labels is None
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=[0, 1], class_names=["3", "2a"])
+    assert read_samples(tmp_path / "a.npz", FEATURES, grades).labels == ["3", "2a"]
+
+
 @pytest.mark.parametrize(
     ("arrays", "spec", "said"),
     [

@@ -52,9 +52,10 @@ def test_class_names_are_matched_without_blanks_around_them(tmp_path: Path) -> N
 
 
 def test_collected_class_names_that_cannot_be_meant_alike_are_refused() -> None:
-    assert together({"north": ["1", "0"], "east": [str(c) for c in range(12)]}) == tuple(map(str, range(12)))
+    numbers = {"north": ["1", "0"], "east": [str(c) for c in range(12)]}
+    assert together(numbers, numbered=[*numbers]) == tuple(map(str, range(12)))
     with pytest.raises(UserError, match="north has numbers for classes and east has names"):
-        together({"north": ["0", "1"], "east": ["cat", "cow"]})
+        together({"north": ["0", "1"], "east": ["cat", "cow"]}, numbered=["north"])
     with pytest.raises(UserError, match="north has a class 'cat' and east one 'Cat', which differ in case"):
         together({"north": ["cat", "cow"], "east": ["Cat", "cow"]})
 
@@ -94,3 +95,35 @@ def test_methods_that_need_all_data_in_one_place_are_refused(whole: Path) -> Non
         check_possible(small(whole, algorithm="centralised"))
     with pytest.raises(UserError, match="track: shows all classes to every local model"):
         check_possible(small(whole, track=["angles"]))
+
+
+def test_collected_names_that_are_numbers_are_names() -> None:
+    assert together({"north": ["2019", "2020"], "east": ["2018"]}) == ("2018", "2019", "2020")
+    assert together({"north": ["9", "10"], "east": ["1"]}) == ("1", "9", "10")
+    assert together({"north": ["01", "02"], "east": ["02", "1b"]}) == ("01", "02", "1b")
+
+
+def write_table(path: Path, labels: list[str]) -> Path:
+    rows = [f"{i % 7},{i % 3},{labels[i % len(labels)]}" for i in range(20)]
+    path.write_text("\n".join(["age,dose,label", *rows, ""]))
+    return path
+
+
+def test_a_tables_numbers_are_names_where_classes_are_called_by_numbers(tmp_path: Path) -> None:
+    """A site that lacks grade 3 trains its 1 and 2 as 1 and 2, and one that has all three may take part."""
+    pytest.importorskip("pyarrow")
+    for labels in (["1", "2"], ["1", "2", "3"], ["3", "1"]):
+        data = load_dataset(str(write_table(tmp_path / "site.csv", labels)))
+        turned = agreed(data, ("1", "2", "3"))
+        assert turned.y_train.tolist() == [y - 1 for y in data.y_train.tolist()]
+        assert agreed(data, ("3", "1", "2")).y_train.tolist() == [y % 3 for y in data.y_train.tolist()]
+    with pytest.raises(UserError, match=r"the label 3 is none of the classes 0, 1, 2, 3\+"):
+        agreed(data, ("0", "1", "2", "3+"))
+    assert agreed(data, ("a", "b", "c", "d")).y_train.tolist() == data.y_train.tolist()
+
+
+def test_an_arrays_number_that_is_a_place_and_a_name_is_refused(tmp_path: Path) -> None:
+    data = load_dataset(str(write_data(tmp_path)))
+    with pytest.raises(UserError, match="the class called 1 or the class at that place, 2"):
+        agreed(data, ("1", "2", "3", "4"))
+    assert agreed(data, ("0", "1", "2", "3+")).y_train.tolist() == data.y_train.tolist()

@@ -324,7 +324,6 @@ CLASS_NAMES: dict[str, tuple[object, str]] = {
     "numbers": ([1, 2], "sent no list of class names"),
     "a blank": (["cat", " "], "a class name that is empty"),
     "twice": (["hen", "hen "], "has the same class name twice"),
-    "a number beyond all memory": (["10000000000"], "a class with a number above"),
 }
 
 
@@ -336,4 +335,19 @@ def test_class_names_that_are_none_are_refused(how: str, tmp_path: Path) -> None
     played.grid.tamper[1] = in_place_of("classes", value("classes", names))
     server = played.server()
     assert server.federation.data.class_names == CLASSES
+    assert any(told in note for note in played.notes if note.startswith("east: "))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["10000000000"], "a class with a number above"),
+        (["cat"], "has classes without names that are no numbers"),
+    ],
+)
+def test_numbers_of_classes_that_are_none_are_refused(names: list[str], told: str, tmp_path: Path) -> None:
+    whole = write_data(tmp_path)
+    played = Played(tmp_path, small(whole), whole, classes=())
+    played.grid.tamper[1] = in_place_of("classes", value("classes", names))
+    assert played.server().federation.data.class_names == ("0", "1", "2", "3")
     assert any(told in note for note in played.notes if note.startswith("east: "))

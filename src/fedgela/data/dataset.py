@@ -32,6 +32,7 @@ class Dataset:
     classes: int
     vocabulary: int = 0  # of tokens
     class_names: tuple[str, ...] = ()  # empty: the classes are numbers
+    numbers_written: bool = False  # in a table, where a number may be a name (numbers.py)
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
     augment: bool = False  # training samples, see augment.py
@@ -137,6 +138,7 @@ def make_dataset(
     *,
     vocabulary: int = 0,
     class_names: tuple[str, ...] = (),
+    numbers_written: bool = False,
     client_names: tuple[str, ...] = (),
     feature_names: tuple[str, ...] = (),
 ) -> Dataset:
@@ -186,6 +188,7 @@ def make_dataset(
         classes=classes,
         vocabulary=vocabulary,
         class_names=class_names,
+        numbers_written=numbers_written,
         client_train=client_train,
         client_test=client_test,
         client_names=client_names,

@@ -113,6 +113,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         test[read],
         None if client is None else client[read],
         class_names=class_names,
+        numbers_written=not class_names,
         client_names=client_names,
         feature_names=columns,
     )

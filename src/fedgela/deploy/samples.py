@@ -14,6 +14,7 @@ from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
 from fedgela.data.npz import names_of, naming, read_arrays
+from fedgela.data.numbers import are_names, places_of
 from fedgela.data.table import (
     check_whole,
     encoded_images,
@@ -132,7 +133,7 @@ def _of_arrays(arrays: dict[str, np.ndarray], spec: InputSpec, classes: Sequence
         raise UserError(f"has neither x nor x_test; it holds {', '.join(arrays) or 'nothing'}")
     y = arrays.get(key.replace("x", "y", 1))
     x = _tensor(arrays[key], spec)
-    labels = None if y is None else _labels(y, len(x), names_of(arrays, "class_names"), classes)
+    labels = None if y is None else _labels(y, len(x), names_of(arrays, "class_names"), classes, False)
     return Samples([str(i) for i in range(len(x))], x, labels)
 
 
@@ -156,7 +157,7 @@ def _of_table(
         x, read = features(table, columns), np.ones(len(rows), dtype=bool)
     rows, samples, labels = rows[read], _tensor(x, spec), None
     if "label" in table.column_names:
-        labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes)
+        labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes, True)
     return Samples([str(row) for row in rows], samples, labels)
 
 
@@ -176,13 +177,22 @@ def _without_labels(why: str) -> None:
     warnings.warn(f"{why}: how many answers are right is not told", stacklevel=2)
 
 
-def _labels(y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str]) -> list[str] | None:
-    """By name; integers are places among the file's own names, or else among the model's classes. None, with
-    a warning, where some are not known."""
+def _labels(
+    y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str], written: bool
+) -> list[str] | None:
+    """By name; integers are places among the file's own names, or else what they mean among the model's
+    classes. None, with a warning, where some are not known."""
     if y.shape != (n,):
         raise UserError(f"there must be one label a sample, {n}, not {list(y.shape)}")
     if y.dtype.kind in "iub":
         places, known = y.astype(np.int64), names or classes
+        if not names and are_names(classes):
+            try:
+                meant = places_of(set(places.tolist()), classes, written)
+            except UserError as error:
+                _without_labels(str(error))
+                return None
+            places = np.array([meant[place] for place in places.tolist()], dtype=np.int64)
         if n and not (places.min() >= 0 and places.max() < len(known)):
             whose = "the file's class_names" if names else "the model's classes"
             raise UserError(f"labels must be from 0 to {len(known) - 1}, {whose}")

@@ -80,8 +80,11 @@ def check_classes(groups: Groups, about: About) -> None:
     stripped = [name.strip() for name in names]
     if len(set(stripped)) < len(stripped):
         raise Unsound("has the same class name twice")
-    if any(name.isdecimal() and int(name) >= MOST_CLASSES for name in stripped):
-        raise Unsound(f"has a class with a number above {MOST_CLASSES}")
+    if not about["named"]:
+        if not all(name.isdecimal() for name in stripped):
+            raise Unsound("has classes without names that are no numbers")
+        if any(int(name) >= MOST_CLASSES for name in stripped):
+            raise Unsound(f"has a class with a number above {MOST_CLASSES}")
 
 
 def check_joining(groups: Groups, about: About, algorithm: FedAvg, C: int) -> None:

@@ -15,7 +15,7 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]  # of tensors, by group and name
 MEASURES = {"train": {"loss_sum", "loss_count", "right"}, "score": {"right"}, "finetune": {"right"}}
 # the values beside the tensors
 ABOUT: dict[str, dict[str, type]] = {
-    "classes": {"classes": list},
+    "classes": {"classes": list, "named": bool},
     "join": {"samples": int, "tested": int, "kind": str, "shape": list, "vocabulary": int, "columns": str},
     "train": {"samples": int, "state_lost": bool, "seconds": float},
     "score": {},

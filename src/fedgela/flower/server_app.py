@@ -118,11 +118,10 @@ def check_possible(experiment: Experiment) -> None:
         )
 
 
-def together(named: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """One list of the class names that sites have; numbers in the order of numbers. A UserError where the
-    sites cannot mean the same by them."""
+def together(named: Mapping[str, Sequence[str]], numbered: Sequence[str] = ()) -> tuple[str, ...]:
+    """One list of the class names that sites have; the classes of those `numbered` have none. A UserError
+    where the sites cannot mean the same by them."""
     advice = "name classes alike everywhere, or make the federation with --classes"
-    numbered = [site for site, names in named.items() if all(name.isdecimal() for name in names)]
     if len(numbered) == len(named):
         return tuple(str(c) for c in range(1 + max(int(name) for names in named.values() for name in names)))
     if numbered:
@@ -140,7 +139,9 @@ def together(named: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
                     f"{whose} has a class {spelt!r} and {site} one {name!r}, which differ in case only: "
                     f"{advice}"
                 )
-    return tuple(sorted({name for names in named.values() for name in names}))
+    every = {name for names in named.values() for name in names}
+    in_order = all(name.isdecimal() for name in every)
+    return tuple(sorted(every, key=lambda name: (int(name) if in_order else 0, name)))
 
 
 class Gathering:
@@ -216,11 +217,9 @@ class Gathering:
         self.spec, self.normalisation = held.sample, held.normalisation
 
     def _classes(self) -> tuple[str, ...]:
-        named = {
-            self.terms.sites[site]: stripped(about["classes"])
-            for site, (_, about) in self.gather("classes").items()
-        }
-        classes = together(named)
+        answers = {self.terms.sites[site]: about for site, (_, about) in self.gather("classes").items()}
+        named = {site: stripped(about["classes"]) for site, about in answers.items()}
+        classes = together(named, [site for site, about in answers.items() if not about["named"]])
         self.note(f"classes, as the sites name them: {', '.join(classes)}")
         return classes
 

@@ -21,6 +21,7 @@ import fedgela
 from fedgela.config import parse_experiment
 from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
+from fedgela.data.numbers import are_names, places_of
 from fedgela.errors import UserError
 from fedgela.flower import client as playing
 from fedgela.flower import outgoing, sharing
@@ -149,9 +150,10 @@ class Site:
         """Which classes there are here: the one question that a class list makes needless."""
         if self.classes:
             raise Refused("the federation has a list of classes: which of them a site has stays there")
+        named = bool(self.data.class_names)
         names = list(stripped(self.data.class_names)) or [str(c) for c in range(self.data.classes)]
         self.log(f"told the server which classes there are here: {', '.join(names)}")
-        return {}, {"classes": names}
+        return {}, {"classes": names, "named": named}
 
     def _join(self, about: About) -> tuple[tuple[Groups, About], outgoing.Shapes]:
         """How much data there is, of which shape, and the sums that all sites' inputs are normalised by."""
@@ -255,20 +257,24 @@ def stripped(names: Iterable[str]) -> tuple[str, ...]:
 
 def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
     """The data with its labels as places in the federation's class list."""
-    if not data.class_names:
-        if data.classes > len(classes):
+    if data.class_names:
+        names = stripped(data.class_names)
+        unknown = [name for name in names if name not in classes]
+        if unknown:
+            raise UserError(
+                f"classes unknown to the federation: {', '.join(unknown)}; it has {', '.join(classes)}"
+            )
+        place = torch.tensor([classes.index(name) for name in names])
+    else:
+        if data.classes > len(classes) and not are_names(classes):
             raise UserError(
                 f"labels go up to {data.classes - 1}, but the federation has {len(classes)} classes, "
                 f"0 to {len(classes) - 1}"
             )
-        return dataclasses.replace(data, classes=len(classes), class_names=classes)
-    names = stripped(data.class_names)
-    unknown = [name for name in names if name not in classes]
-    if unknown:
-        raise UserError(
-            f"classes unknown to the federation: {', '.join(unknown)}; it has {', '.join(classes)}"
-        )
-    place = torch.tensor([classes.index(name) for name in names])
+        held = {*data.y_train.tolist(), *data.y_test.tolist()}
+        place = torch.zeros(data.classes, dtype=torch.int64)
+        for number, found in places_of(held, classes, data.numbers_written).items():
+            place[number] = found
     return dataclasses.replace(
         data,
         y_train=place[data.y_train],

@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from fedgela.data import load_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
 from fedgela.flower.addresses import host_and_port
 from fedgela.flower.door import opened
@@ -42,17 +45,25 @@ def open_site(
     """The site with its data read, and its classes compared with the federation's."""
     check_certificate(folder.ca)
     check_site_key(folder.key)
-    dataset = load_dataset(data, data_dir, image_size=image_size)
+    dataset = known = load_dataset(data, data_dir, image_size=image_size)
     if folder.classes:
         try:
-            agreed(dataset, folder.classes)
+            known = agreed(dataset, folder.classes)
         except UserError as error:
             raise UserError(f"{data}: {error}") from None
     log(f"{folder.name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test samples")
+    log(f"{folder.name}: trains {by_class(known)}")
     if share_classes:
         log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
     folder.state.mkdir(mode=0o700, exist_ok=True)
     return Site(folder.federation, dataset, folder.state, device, log, share_classes, folder.classes)
+
+
+def by_class(data: Dataset) -> str:
+    """How many training samples of which class there are, for the site's own eyes."""
+    counts = torch.bincount(data.y_train, minlength=data.classes).tolist()
+    names = data.class_names or [str(c) for c in range(data.classes)]
+    return ", ".join(f"{count} of {name}" for name, count in zip(names, counts, strict=True) if count)
 
 
 def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
