@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fedgela import cli
 from fedgela.config import parse_experiment
@@ -137,6 +138,44 @@ def test_other_kinds_of_data_and_models_are_exported(tmp_path: Path) -> None:
     torch.testing.assert_close(
         load_model(tmp_path / "norm.pt2").probabilities(one), load_model(tmp_path / "norm").probabilities(one)
     )
+
+
+class Normed(torch.nn.Module):
+    """A net with BatchNorm, which never travels where it is local."""
+
+    def __init__(self, spec: object) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(64)
+        self.layer = torch.nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.norm(x.flatten(1))).relu()
+
+
+def test_a_client_that_never_trained_is_fine_tuned_from_the_weights_own_batchnorm(
+    npz: Path, tmp_path: Path
+) -> None:
+    norm = Normed(None)
+    norm.norm.running_mean.normal_(generator=torch.Generator().manual_seed(0))
+    save_file(norm.state_dict(), tmp_path / "weights.safetensors")
+    e = tiny(
+        npz,
+        algorithm={"name": "fedavg"},
+        model="deploy.test_deploy:Normed",
+        batchnorm="local",
+        weights=str(tmp_path / "weights.safetensors"),
+        sample=1,
+        rounds=1,
+        epochs=1,
+        finetune_epochs=1,
+    )
+    told = run(e, tmp_path / "run")["finetuned"]["last"]["by_client"]
+    _, federation = resolve(e)
+    for client, accuracy in enumerate(told):
+        mine = federation.test[client]
+        x, y = federation.data.x_test[mine], federation.data.y_test[mine]
+        right = load_model(tmp_path / "run", client=client).probabilities(x).argmax(dim=1) == y
+        assert 100 * right.double().mean().item() == pytest.approx(accuracy)
 
 
 class Choosy(torch.nn.Module):

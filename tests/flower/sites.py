@@ -10,6 +10,7 @@ import torch
 
 from fedgela.config import Experiment
 from fedgela.data import load_dataset
+from fedgela.evaluation import Record
 from fedgela.flower.carrier import content_of, payload_of
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer, Terms
@@ -108,6 +109,7 @@ class Played:
         self.logs: list[str] = []
         self.notes: list[str] = []
         self.recalled: Path | None = None  # what an earlier server of the run agreed on
+        self.records: list[Record] = []  # and its rounds
         self.terms = Terms(
             **{
                 "federation": "f00d",
@@ -134,7 +136,7 @@ class Played:
             exchange, self.terms, self.experiment, data, self.notes.append, self.folder / RELEASES
         )
         if self.recalled is not None:
-            self.gathering.recall(self.recalled)
+            self.gathering.recall(self.recalled, self.records)
         return self.gathering.server()
 
 

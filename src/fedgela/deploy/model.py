@@ -27,6 +27,9 @@ EXPORTED = (".onnx", ".pt2")
 BATCH = 256
 
 
+NOT_FINETUNED = "this site, as it last trained: PA counts the global model fine-tuned"
+
+
 @dataclass(frozen=True)
 class Card:
     """What an exported file says of itself."""
@@ -144,11 +147,13 @@ def trained_model(
     predictor, round = predictor_of(run, federation, number, which)
     data = federation.data
     known = client_names(run.experiment, federation)
+    # a federation's server knows of a table's columns only whether others are the same
+    at_sites = run.sites.agreed if run.sites is not None else None
     card = Card(
         method=run.experiment.algorithm.title,
         client=number,
         round=round,
-        input=data.spec,
+        input=data.spec if at_sites is None else at_sites.sample,
         classes=data.class_names or tuple(str(c) for c in range(data.classes)),
         data=data.fingerprint,
         client_name=known[number] if known and number is not None else "",
@@ -166,7 +171,7 @@ def _at_a_site(folder: Path) -> tuple[Card, Predictor, None]:
         input=held.sample,
         classes=held.classes,
         data=held.data,
-        client_name="this site",
+        client_name="this site" if algorithm.PA_of == "local" else NOT_FINETUNED,
         features=held.features,
     )
     return card, predictor, None

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from fedgela.errors import UserError
 from fedgela.flower.personal import Personal
 from fedgela.flower.server_data import server_data
 from fedgela.models import Net, State
+from fedgela.models.norm import batchnorm_entries
 from fedgela.nets import empty_net
 from fedgela.runfolder import Checkpoint, FolderStore, RunFolder
 from fedgela.saved.federation import federation_of
@@ -54,7 +56,8 @@ def data_of(run: Run) -> Federation:
     """What the run was trained on; of a run on sites, what its server knows of it."""
     if run.sites is None:
         return federation_of(run.experiment)
-    federation = federation_at_the_server(run.sites, run.records, run.experiment.image_size)
+    sites = replace(run.sites, test_data=None)  # which a model is not made of, and may be gone
+    federation = federation_at_the_server(sites, run.records, run.experiment.image_size)
     if federation is None:
         raise UserError(f"{run.path}: this run has not begun")
     return federation
@@ -72,6 +75,8 @@ def predictor_of(run: Run, federation: Federation, client: int | None, which: Wh
     if run.sites is None and checkpoint.data != federation.data.fingerprint:
         raise UserError(f"{run.path}: the data set is no longer what the run was trained on")
     if client is None:
+        if run.sites is not None and run.experiment.batchnorm == "local":
+            _check_no_batchnorm(run, federation.data)
         model, predict, round = _global(run, checkpoint, which)
     else:
         model, predict, round = _personal(run, federation, folder, checkpoint, client, which)
@@ -92,6 +97,14 @@ def _predictor(experiment: Experiment, data: Dataset, model: State, predict: Pre
     net.in_bf16 = False  # where a model is used, fp32 costs little
     net.load_state_dict(model)
     return Predictor(net, data, predict).eval()
+
+
+def _check_no_batchnorm(run: Run, data: Dataset) -> None:
+    if batchnorm_entries(empty_net(run.experiment, data)):
+        raise UserError(
+            f"{run.path}: the global model has no BatchNorm that was ever trained, since it stays with the "
+            "sites (batchnorm = local): there 'fedgela predict SITE_FOLDER' asks their personal models"
+        )
 
 
 def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Predict, int]:
@@ -119,9 +132,9 @@ def _personal(
     if algorithm.PA_of == "finetuned":
         model, _, round = _global(run, checkpoint, which)
         # as the run did it at its end, which kept no model of it
-        e = run.experiment.with_(
-            device="cpu", engine="eager", precision="fp32", pretrained=False, weights=None
-        )
+        e = run.experiment.with_(device="cpu", engine="eager", precision="fp32")
+        if e.batchnorm != "local" or store.get(client) is not None:
+            e = e.with_(pretrained=False, weights=None)  # of which nothing is left; else its BatchNorm is
         server = Server(e, federation, store)
         norms = progress.best_norms if which == "best" else {}
         (outcome,) = server.finetune(model, round, [client], norms)

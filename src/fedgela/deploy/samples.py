@@ -26,7 +26,7 @@ from fedgela.data.table import (
 )
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
-from fedgela.inputs import InputSpec
+from fedgela.inputs import InputSpec, columns_of
 
 SKIP = "--skip-unreadable"
 
@@ -146,7 +146,13 @@ def _of_table(
     if "split" in table.column_names and (test := split_of(table)).any():
         rows = rows[test]
         table = table.take(rows)
-    columns = columns or feature_names(table)
+    if not columns:
+        columns = feature_names(table)
+        if spec.columns and "image" not in table.column_names and columns_of(columns) != spec.columns:
+            raise UserError(
+                "its columns are not those that the sites trained on, in their order; the sites know them by "
+                "name: there 'fedgela predict SITE_FOLDER' finds them"
+            )
     used = ["image"] if "image" in table.column_names else [c for c in columns if c in table.column_names]
     check_whole(table, used)
     if "image" in table.column_names:

@@ -27,6 +27,9 @@ from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
 from fedgela.training import Plan
 
+# for a site that came late, where a method divides by pooled statistics (phi = paper-sqrt)
+NO_LENGTH = "has a class that no site had when the run began, for which the method has no length"
+
 
 class FederatedServer(Server):
     evaluates_apart = False  # sites are scored where they train
@@ -149,11 +152,20 @@ class FederatedServer(Server):
         for site, fault in heard.missing.items():
             self._fault(site, fault)
         for site, (groups, about) in heard.sound.items():
+            if self._has_what_nobody_had(groups):
+                self.refused[site] = NO_LENGTH
+                self._fault(site, NO_LENGTH)
+                continue
             self.federation.train.sizes[site] = about["samples"]
             self.federation.train_counts[site] = about["samples"]
             self.federation.test_counts[site] = about["tested"]
             self._welcome(site, groups, about)
             self.note(f"{self.terms.sites[site]}: takes part from now on")
+
+    def _has_what_nobody_had(self, groups: Groups) -> bool:
+        """Of a statistic that the method divides by, by class: the pooled one stays as the run began with."""
+        told = groups.get("statistics", {})
+        return any(bool(((own > 0) & (self.statistics[name] == 0)).any()) for name, own in told.items())
 
     def _welcome(self, site: int, groups: Groups, about: About) -> None:
         """What a site says of its data goes into the record of its first round."""
@@ -259,7 +271,8 @@ class FederatedServer(Server):
         return record
 
     def _sites_mean(self, progress: Progress) -> Record:
-        sites = [k for k in self.exchange.online() if int(self.federation.test_counts[k]) > 0]
+        tested_here = self.federation.test_counts[:, 0] > 0
+        sites = [k for k in self.exchange.online() if tested_here[k] and k not in self.refused]
         groups = {"model": self.travelling(progress.server.model)}
         right = tested = 0
         for site, (answer, _) in self._ask("score", groups, sites, progress).items():

@@ -36,6 +36,7 @@ from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import Listener, go_on
+from fedgela.saved.sites import joined as joined_by
 
 app = ServerApp()
 
@@ -94,7 +95,7 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
         exchange, terms, experiment, asked["test_data"], listener.note, folder.path / RELEASES
     )
     if began:
-        gathering.recall(folder.path / AGREED)
+        gathering.recall(folder.path / AGREED, folder.records())
     server = gathering.server()
     gathering.remember(folder.path / AGREED, server)
     store = FolderStore(folder.clients)
@@ -115,6 +116,17 @@ def check_possible(experiment: Experiment) -> None:
     if experiment.track:
         raise UserError(
             "track: shows all classes to every local model, but a site has its own only; leave it out"
+        )
+
+
+def check_weights_travel(server: FederatedServer) -> None:
+    """A file of weights is the server's: what of them does not travel would begin at random on sites."""
+    body = {name for name in server.net.state_dict() if name.startswith("backbone.")}
+    stays = sorted(body - server.travelling(server.net.state_dict()).keys())
+    if server.experiment.weights is not None and stays:
+        raise UserError(
+            f"weights: sites would begin without them, since {stays[0]} (and {len(stays) - 1} more) does not "
+            f"travel in {server.algorithm.title} with batchnorm = {server.experiment.batchnorm}"
         )
 
 
@@ -163,6 +175,7 @@ class Gathering:
         # what a resumed run began with, whoever is there now
         self.spec: InputSpec | None = None
         self.normalisation: State | None = None
+        self.tested: dict[str, int] = {}  # test samples by site: one that is away now still counts in PA
         self.refused: dict[int, str] = {}  # why a site may not take part
 
     def server(self) -> FederatedServer:
@@ -188,10 +201,12 @@ class Gathering:
         )
         data = server_data(spec, self.terms.classes, normalisation, self.test_data, e.image_size)
         sizes, tested = torch.zeros(2, len(self.terms.sites), dtype=torch.int64)
+        for site, name in enumerate(self.terms.sites):
+            tested[site] = self.tested.get(name, 0)
         for site, (_, about) in joined.items():
             sizes[site], tested[site] = about["samples"], about["tested"]
         statistics = self._statistics(joined, sizes)
-        return FederatedServer(
+        server = FederatedServer(
             resolved,
             federation_of_sites(data, sizes, tested),
             self.terms,
@@ -205,14 +220,17 @@ class Gathering:
             lambda sites: self.ask("join", sites),
             self.releases,
         )
+        check_weights_travel(server)
+        return server
 
     def remember(self, path: Path, server: FederatedServer) -> None:
         """What the run's sites agreed on, for when it is resumed."""
         assert self.spec is not None, "the sites have joined"
         Agreed(server.terms.classes, self.spec, server.normalisation).write(path)
 
-    def recall(self, path: Path) -> None:
+    def recall(self, path: Path, records: Sequence[Record] = ()) -> None:
         held = Agreed.read(path)
+        self.tested = {name: int(told["tested"]) for name, told in joined_by(records).items()}
         self.terms = dataclasses.replace(self.terms, classes=held.classes)
         self.spec, self.normalisation = held.sample, held.normalisation
 
