@@ -234,6 +234,12 @@ class TestWithFlower:
             with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 cannot be used"):
                 check_free("127.0.0.1", port)
 
+    def test_a_class_list_may_begin_with_a_mark_of_its_encoding(self, tmp_path: Path) -> None:
+        (tmp_path / "classes.txt").write_bytes("\ufeffGrippe\nHusten\n".encode())
+        from fedgela.flower.cli import _classes
+
+        assert _classes(str(tmp_path / "classes.txt")) == ["Grippe", "Husten"]
+
     def test_mistakes_end_in_one_line(
         self,
         made: Path,
@@ -252,6 +258,8 @@ class TestWithFlower:
             ((*new, "--classes", tmp_path / "binary"), "is no text"),
             ((*new, "--classes", tmp_path / "no names"), "there are no names in"),
             ((*new, "--classes", ","), "there are no names in ','"),
+            ((*new, "--classes", "cat,do\u200bg"), r"the class name 'do\u200bg' has characters"),
+            (("run", made, "--set", "validation=0.2"), "validation: sites hold their own test samples out"),
             ((*new, "--names", ","), "there must be at least one, not 0"),
             ((*new, "--sites", 2, "--names", "x,y,z"), "there must be as many as --sites, 2, not 3"),
             (("site", made / "east", "--data", tmp_path / "data.npz"), "key: is damaged, or no private key"),

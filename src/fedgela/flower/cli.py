@@ -91,7 +91,7 @@ def _classes(text: str | None) -> list[str]:
         raise UserError(f"--classes: there is no file {text}; write names by comma, or name a file")
     else:
         try:
-            found = [line.strip() for line in Path(text).read_text().splitlines() if line.strip()]
+            found = [line.strip() for line in Path(text).read_text("utf-8-sig").splitlines() if line.strip()]
         except UnicodeDecodeError:
             raise UserError(f"--classes: {text} is no text; it should have a class name a line") from None
     if not found:
@@ -193,6 +193,7 @@ def run(
     from fedgela.config import SPLITTING, parse_experiment, read_toml, set_key
     from fedgela.flower import conducting
     from fedgela.flower.folder import FederationFolder
+    from fedgela.flower.server_app import check_possible
     from fedgela.progress import make_view
 
     federation = FederationFolder.read(folder)
@@ -223,6 +224,7 @@ def run(
                 set_key(table, setting)
             out = out or _next(federation.runs)
             experiment = parse_experiment(table, str(config or "config"))
+            check_possible(experiment)
             if unused := [key for key in ("dataset", "data_dir", *SPLITTING) if key in table]:
                 view.note(f"{', '.join(unused)}: not used, since sites have data of their own")
             result = conducting.begin(federation, experiment, out, view, test_data=test_data, **terms)

@@ -164,6 +164,9 @@ def init(
     for what, names in named:
         if len(set(names)) < len(names):
             raise UserError(f"a {what}'s name is given twice: {', '.join(names)}")
+    hidden = [name for name in classes if not name.isprintable()]
+    if hidden:
+        raise UserError(f"the class name {hidden[0]!a} has characters that no screen shows")
     if len(classes) == 1:
         raise UserError("there must be at least 2 classes")
     making = path.with_name(path.name + ".making")
