@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgela.data import load_dataset
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec
@@ -101,6 +102,15 @@ def test_a_files_own_class_names_say_what_its_labels_are(tmp_path: Path) -> None
     np.savez(tmp_path / "a.npz", x=np.zeros((1, 3)), y=[0], class_names=["cow"])
     with pytest.warns(UserWarning, match="the label 'cow' is none of the model's classes"):
         assert read_samples(tmp_path / "a.npz", FEATURES, CLASSES).labels is None
+
+
+def test_of_texts_the_test_windows_are_taken(tmp_path: Path) -> None:
+    said = np.frombuffer(b"to be 1, or not to be 2, that is the question. " * 12, dtype=np.uint8)
+    np.savez(tmp_path / "play.npz", text=said, offset=[0, len(said)], role=["HAMLET"])
+    data = load_dataset(str(tmp_path / "play.npz"))
+    found = read_samples(tmp_path / "play.npz", data.spec, data.class_names)
+    assert found.x.tolist() == data.x_test.tolist()
+    assert found.labels == [data.class_names[y] for y in data.y_test.tolist()]
 
 
 def test_numbers_are_names_where_the_model_has_classes_called_by_numbers(tmp_path: Path) -> None:

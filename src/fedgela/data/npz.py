@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset
 from fedgela.data.split import own_tests
-from fedgela.data.text import next_characters
+from fedgela.data.text import TEXT, next_characters
 from fedgela.errors import UserError
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
@@ -35,7 +35,7 @@ Arrays = dict[str, np.ndarray]
 def load_npz(name: str, path: Path) -> Dataset:
     arrays = read_arrays(path)
     with naming(path):
-        if {"text", "offset", "role"} <= arrays.keys():
+        if arrays.keys() >= TEXT:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
         if "client" in arrays and set(PARTS) & arrays.keys():
             raise UserError("has client beside x_train; the clients are client_train and client_test then")

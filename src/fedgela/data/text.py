@@ -14,6 +14,7 @@ from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.errors import UserError
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+TEXT = {"text", "offset", "role"}  # the arrays of a file of texts
 LENGTH = 80  # characters that are seen
 TRAIN_SHARE = 0.8
 _UNKNOWN = 255

@@ -24,6 +24,7 @@ from fedgela.data.table import (
     row_name,
     split_of,
 )
+from fedgela.data.text import TEXT, next_characters
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, columns_of
@@ -127,13 +128,18 @@ def _fitting(x: Tensor, spec: InputSpec) -> Tensor:
 
 
 def _of_arrays(arrays: dict[str, np.ndarray], spec: InputSpec, classes: Sequence[str]) -> Samples:
-    """x, and y if it is there; of a data set's file, its test samples."""
+    """x, and y if it is there; of a data set's file, its test samples; of texts, their last windows."""
+    if arrays.keys() >= TEXT:
+        texts = next_characters("", *(arrays[key] for key in ("text", "offset", "role")))
+        arrays = {"x_test": texts.x_test.numpy(), "y_test": texts.y_test.numpy()}
     key = next((key for key in ("x", "x_test") if key in arrays), None)
     if key is None:
         raise UserError(f"has neither x nor x_test; it holds {', '.join(arrays) or 'nothing'}")
     y = arrays.get(key.replace("x", "y", 1))
     x = _tensor(arrays[key], spec)
-    labels = None if y is None else _labels(y, len(x), names_of(arrays, "class_names"), classes, False)
+    # a token is a place, whatever digits are called
+    names = names_of(arrays, "class_names") or (tuple(classes) if spec.kind == "tokens" else ())
+    labels = None if y is None else _labels(y, len(x), names, classes, False)
     return Samples([str(i) for i in range(len(x))], x, labels)
 
 
