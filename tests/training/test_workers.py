@@ -1,5 +1,6 @@
 """Worker processes: killed for real, failing for real, and never left behind."""
 
+import io
 import os
 import signal
 import subprocess
@@ -11,13 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from fedgela.errors import UserError
+from fedgela.progress import make_view
 from fedgela.runs import run
 from fedgela.server import Server
 from fedgela.training import WorkerEngine
 from fedgela.training.workers import _packed, _signals_held_back, _unpacked
-from helpers import serve, tiny, tiny_table
+from helpers import Notes, outcome_of, serve, tiny, tiny_table
 
 
 def workers(npz: Path, **changes: Any) -> tuple[Server, WorkerEngine]:
@@ -126,6 +129,47 @@ def test_a_whole_run_is_the_same_to_the_bit_with_one_lane_or_two(npz: Path, tmp_
     assert results[0] == results[1]
     models = [sorted((tmp_path / str(lanes) / "models").iterdir()) for lanes in (1, 2)]
     assert [path.name for path in models[0]] == [path.name for path in models[1]]  # names hold checksums
+
+
+def test_workers_that_are_started_afresh_compute_what_forked_ones_do(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a terminal's view, whose locks no other process can be given."""
+    experiment = tiny(npz, engine="lanes", lanes=2, width=1, rounds=2)
+    for method in ("fork", "spawn"):
+        monkeypatch.setattr("fedgela.training.workers._start_method", lambda method=method: method)
+        with make_view(Console(force_terminal=True, file=io.StringIO())) as view:
+            run(experiment, tmp_path / method, view)
+    assert outcome_of(tmp_path / "fork") == outcome_of(tmp_path / "spawn")
+
+
+def test_what_all_workers_note_is_told_once(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(function: Any, **_: Any) -> Any:
+        def compiled(*arguments: Any) -> Any:
+            raise torch._dynamo.exc.Unsupported("no such thing")
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    notes = Notes()
+    run(tiny(npz, engine="lanes", lanes=2, width=1, compile=True), tmp_path / "run", notes)
+    assert [note for note in notes.notes if "compiled" in note] == [
+        "this model cannot be compiled and runs as it is (no such thing)"
+    ]
+
+
+def test_a_net_that_no_other_process_can_be_given_is_told_before_the_run(
+    npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, engine = workers(npz)
+    server.close()
+    monkeypatch.setattr("fedgela.training.workers._start_method", lambda: "spawn")
+    net = engine.local.recipes[0].net
+    net.backbone.own = lambda x: x  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"cannot be given to worker processes \(.*lambda.*\); set lanes = 1"):
+        WorkerEngine(engine.local, 2)
 
 
 def test_messages_keep_tensors_as_they_are() -> None:

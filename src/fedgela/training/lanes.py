@@ -4,6 +4,7 @@ import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +95,10 @@ class LaneEngine:
 
     def _note(self, text: str) -> None:
         self.note(text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker process: a view on a terminal stays here."""
+        return self.__dict__ | {"note": _unheard}
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -281,6 +286,9 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
         make_stackable(there)
         return there
     return there.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _unheard(text: str) -> None: ...
 
 
 def _counted(n: int, what: str) -> str:

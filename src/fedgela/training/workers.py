@@ -1,7 +1,7 @@
 """Lanes on a CPU: processes, each training clients with one thread.
 
 A small net cannot keep several cores busy with one client; several clients can. Workers are forked where that
-is safe, and then share the data by copy-on-write; plans, jobs and outcomes travel through pipes.
+is safe, and then share the data by copy-on-write; plans, jobs, outcomes and notes travel through pipes.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.models import State
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
 from fedgela.training.lanes import LaneEngine, groups_of
@@ -39,6 +39,9 @@ class WorkerEngine:
     def __init__(self, local: LaneEngine, workers: int) -> None:
         self.local = local
         self.workers = workers
+        self.told: set[str] = set()  # notes: every worker has the same to say
+        if _start_method() == "spawn":
+            _check_can_travel(local)
         self.connections: list[Connection] = []
         self.processes: list[BaseProcess] = []
         # at exit before multiprocessing ends its processes by SIGTERM, to which workers are deaf
@@ -117,9 +120,13 @@ class WorkerEngine:
 
     def _receive(self, connection: Connection) -> Any:
         try:
-            kind, reply = _unpacked(connection.recv_bytes())
+            kind, reply, notes = _unpacked(connection.recv_bytes())
         except (EOFError, OSError):
             raise _died() from None
+        for text in notes:
+            if text not in self.told:
+                self.told.add(text)
+                self.local.note(text)
         if kind == "error":
             raise reply
         return reply
@@ -148,6 +155,18 @@ def _start_method() -> str:
     return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
+def _check_can_travel(engine: LaneEngine) -> None:
+    """A worker that is started afresh gets the net by pickle, which knows no lambdas and no weights that are
+    computed from others."""
+    try:
+        pickle.dumps(engine.recipes[0].net)
+    except Exception as error:  # whatever a user's own net may raise
+        raise UserError(
+            f"this model cannot be given to worker processes ({first_line(error)}); "
+            "set lanes = 1 to train in one process"
+        ) from None
+
+
 def _died() -> UserError:
     return UserError("a worker process died (out of memory?); set lanes = 1 to train in one process")
 
@@ -169,24 +188,28 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
     for sign in SIGNALS:
         signal.signal(sign, signal.SIG_IGN)  # to be handled by the main process, which closes the pipe
     torch.set_num_threads(1)
+    notes: list[str] = []
+    engine.note = notes.append  # the view is the main process's
     while True:
         try:
             what, first, second = _unpacked(connection.recv_bytes())
         except (EOFError, OSError):
             return
+        reply: Any
         try:
             if what == "train":
-                reply: tuple[str, Any] = ("done", list(engine.train(first, second)))
+                kind, reply = "done", list(engine.train(first, second))
             else:
-                reply = ("done", engine.answers(first, [second])[0])
+                kind, reply = "done", engine.answers(first, [second])[0]
         except UserError as error:
-            reply = ("error", error)
+            kind, reply = "error", error
         except Exception:
-            reply = ("error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+            kind, reply = "error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
         try:
-            connection.send_bytes(_packed(reply))
+            connection.send_bytes(_packed((kind, reply, notes)))
         except OSError:
             return
+        notes.clear()
 
 
 class _Packer(pickle.Pickler):
