@@ -31,6 +31,7 @@ from fedgela.schedule import parse_schedule
 from fedgela.scoring import Scorer
 from fedgela.tracking import Tracker
 from fedgela.training import Engine, Job, Outcome, Plan, Question, choose, make_engine
+from fedgela.training.single_sample import check_single_samples
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Server:
         self.net = initial_net(experiment, federation.data).to(device)
         data = federation.data
         check_method(self.algorithm, self.net, data.spec, data.classes, experiment.epochs)
+        check_single_samples(experiment, self.net, self.trainees)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.experiment = choose(experiment, self.net, self.trainees)
