@@ -272,6 +272,13 @@ class RunFolder:
                 return self._read_checkpoint(path, torch.device("cpu"))
         return None
 
+    def data_fingerprint(self) -> str | None:
+        """Of the data that the newest readable checkpoint was trained on, without reading its models."""
+        for path in self._checkpoint_paths():
+            with contextlib.suppress(*DAMAGED):
+                return str(_read_note(path)["data"])
+        return None
+
     def _read_checkpoint(self, path: Path, device: torch.device) -> Checkpoint:
         tensors, text = read_tensors(path)
         note = json.loads(text)

@@ -22,7 +22,7 @@ from fedgela.report.saved_models import Federations
 from fedgela.runs import run
 from fedgela.saved.runs import find_runs
 from fedgela.seeds import run_seeds
-from helpers import tiny, tiny_arrays
+from helpers import run_interrupted, tiny, tiny_arrays, tiny_npz
 
 
 @pytest.fixture(scope="session")
@@ -442,6 +442,22 @@ def test_other_data_than_was_trained_on_is_not_drawn(comparison: Path, tmp_path:
     report = make_report([folder])
     assert any("not what the run was trained on" in note for note in report.notes)
     assert not any("Confusion" in picture.title for picture in report.pictures)
+
+
+def test_an_unfinished_run_knows_its_data_by_its_checkpoint(tmp_path: Path) -> None:
+    npz = tiny_npz(tmp_path)
+    run_interrupted(tiny(npz), tmp_path / "runs" / "old", after=2)
+    assert make_report([tmp_path / "runs"]).notes == []
+
+    tiny_npz(tmp_path, seed=1)
+    report = make_report([tmp_path / "runs"])
+    assert any("not what the run was trained on" in note for note in report.notes)
+    assert "Who holds what" not in report.html
+
+    run(tiny(npz, algorithm="fedavg"), tmp_path / "runs" / "new")
+    report = make_report([tmp_path / "runs"])
+    assert any("not all runs of this title are of the same data" in note for note in report.notes)
+    assert len(report.settings) == 2
 
 
 def test_a_damaged_model_is_noted(comparison: Path, tmp_path: Path) -> None:

@@ -182,16 +182,17 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
 
 
 def _content(run: Run, runs: Sequence[Run]) -> str | None:
-    """The fingerprint of its data, since a file may have changed between two runs. One that is not finished
-    counts as of the others' data; where clients are drawn from the data's own, every seed has its own."""
+    """The fingerprint of its data, since a file may have changed between two runs. One without a
+    checkpoint counts as of the others' data; where clients are drawn from the data's own, every seed has
+    its own."""
     if run.sites is not None or run.experiment.partition == "natural":
         return None
-    if run.result is not None and "data_fingerprint" in run.result:
-        return str(run.result["data_fingerprint"])
+    if run.data_fingerprint is not None:
+        return run.data_fingerprint
     read = itemgetter(*(key for key in READING if key not in ("data_dir", "augment")))
     asked = read(dict(run.experiment))
-    same = (r.result for r in runs if r.result is not None and read(dict(r.experiment)) == asked)
-    return next((result["data_fingerprint"] for result in same if "data_fingerprint" in result), None)
+    same = (r.data_fingerprint for r in runs if r.sites is None and read(dict(r.experiment)) == asked)
+    return next((told for told in same if told is not None), None)
 
 
 def _further(run: Run) -> tuple[bool, int]:

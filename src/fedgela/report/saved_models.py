@@ -53,7 +53,7 @@ class Federations:
         if key not in self._held:
             self._held[key] = self._load(e)
         federation = self._held[key]
-        trained_on = (run.result or {}).get("data_fingerprint")
+        trained_on = run.data_fingerprint
         if federation and trained_on and trained_on != federation.data.fingerprint:
             self._note(
                 f"{run.path}: the data set is not what the run was trained on: no pictures of its models"

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fedgela.algorithms import name_of
@@ -38,6 +39,12 @@ class Run:
     @property
     def rounds_done(self) -> int:
         return int(self.records[-1]["round"]) if self.records else 0
+
+    @cached_property
+    def data_fingerprint(self) -> str | None:
+        """Of the data that it was trained on; None where neither a result nor a checkpoint tells."""
+        told = (self.result or {}).get("data_fingerprint")
+        return told or RunFolder(self.path).data_fingerprint()
 
     @property
     def files(self) -> list[Path]:
