@@ -127,21 +127,32 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
     untested = int((federation.test_counts.sum(dim=1) == 0).sum())
     if untested:
         lines.append(f"{untested} of {federation.clients} clients have no test samples, and no part in PA")
-    if federation.never_tested:
-        names = [printable(name) for name in data.class_names] or list(map(str, range(data.classes)))
-        shown = ", ".join(names[c] for c in federation.never_tested[:NAMED])
-        more = len(federation.never_tested) - NAMED
-        lines.append(
-            "classes without a test sample are never measured, neither by GA nor by PA: "
-            + shown
-            + (f" and {more} more" if more > 0 else "")
-        )
+    lines += classes_worth_knowing(federation)
     if largest < resolved.batch_size:
         lines.append(
             f"no client has a batch of {resolved.batch_size}, the largest has {largest}: each trains on one "
             "batch of all it has, one step an epoch"
         )
     return lines
+
+
+def classes_worth_knowing(federation: Federation) -> list[str]:
+    """Classes that can only be learned, or only be asked for."""
+    lines = []
+    if federation.only_in_test:
+        names = _named(federation, federation.only_in_test)
+        lines.append(f"classes that are tested, but that nobody has training samples of: {names}")
+    if federation.never_tested:
+        names = _named(federation, federation.never_tested)
+        lines.append(f"classes without a test sample are never measured, neither by GA nor by PA: {names}")
+    return lines
+
+
+def _named(federation: Federation, classes: list[int]) -> str:
+    data = federation.data
+    names = [printable(name) for name in data.class_names] or list(map(str, range(data.classes)))
+    more = len(classes) - NAMED
+    return ", ".join(names[c] for c in classes[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def device_of(name: str) -> torch.device:

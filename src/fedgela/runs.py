@@ -96,10 +96,6 @@ def run(experiment: Experiment, path: str | Path, listener: Listener | None = No
     with contextlib.closing(server), folder.locked():
         if folder.exists():  # another process was faster
             raise already_holds_a_run(path)
-        if federation.only_in_test:
-            names = federation.data.class_names or [str(c) for c in range(federation.data.classes)]
-            classes = ", ".join(names[c] for c in federation.only_in_test)
-            listener.note(f"classes that are tested, but that nobody has training samples of: {classes}")
         for line in worth_knowing(experiment, resolved, federation):
             listener.note(line)
         folder.create(server.experiment)

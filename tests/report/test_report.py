@@ -374,6 +374,17 @@ def test_classes_that_are_never_measured_are_named(made_run: Callable[..., Path]
     assert "never measured" not in make_report([made_run("other", [50.0])]).html
 
 
+def test_classes_that_only_test_sets_have_are_named(tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    left = arrays["y_train"] != 2
+    arrays |= {name: arrays[name][left] for name in ("x_train", "y_train")}
+    np.savez(tmp_path / "gap.npz", **arrays, class_names=["ant", "bee", "cat", "dog"])
+    run(tiny(tmp_path / "gap.npz", partition="iid", rounds=1), tmp_path / "run")
+    report = make_report([tmp_path / "run"])
+    assert report.notes == ["classes that are tested, but that nobody has training samples of: cat"]
+    assert "<dt>never trained on</dt><dd>cat: only test sets have samples" in report.html
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from fedgela.report.entries import Entry, Setting, arrange
 from fedgela.report.page import page
 from fedgela.report.saved_models import Federations
 from fedgela.report.sections import sections
+from fedgela.resolve import classes_worth_knowing
 from fedgela.saved.runs import Run, find_runs
 
 __all__ = ["Report", "make_report"]
@@ -28,7 +29,7 @@ class Report:
     runs: list[Run]
     settings: list[tuple[Setting, list[Section]]]
     styles: dict[str, Style]
-    notes: list[str]  # what was damaged, left out or missing
+    notes: list[str]  # what was damaged, left out or missing, in the runs or in their data
 
     @cached_property
     def html(self) -> str:
@@ -74,6 +75,9 @@ def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
     for number, setting in enumerate(settings, start=1):
         prefix = f"{number}-" if len(settings) > 1 else ""
         first = federation_of(setting.entries[0])
+        if first is not None and setting.sites is None:
+            for line in classes_worth_knowing(first):
+                note(f"{setting.title}: {line}" if len(settings) > 1 else line)
         context = Context(setting, look, first, federation_of, prefix, embedding, note)
         made.append((setting, sections(context)))
     return Report(shown, made, look, list(notes))

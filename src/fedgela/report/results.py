@@ -41,6 +41,9 @@ def what_was_run(c: Context) -> Section:
     ]
     if unmeasured := _never_measured(c):
         pairs.append(("never measured", f"{', '.join(unmeasured)}: there is no test sample of these classes"))
+    if unlearned := _never_trained_on(c):
+        told = f"{', '.join(unlearned)}: only test sets have samples of these classes, which count in GA"
+        pairs.append(("never trained on", told))
     shared = {entry.label: (entry.first.result or {}).get("shares") for entry in entries}
     if any(shared.values()):
         told = "; ".join(f"{label}: {what}" for label, what in shared.items() if what)
@@ -56,6 +59,14 @@ def _never_measured(c: Context) -> list[str]:
     C = max(map(len, by_class))
     unknown = [cls for cls in range(C) if all(GA[cls] is None for GA in by_class if len(GA) == C)]
     return [c.class_names(C)[cls] for cls in unknown] if len(unknown) < C else []
+
+
+def _never_trained_on(c: Context) -> list[str]:
+    """Classes that nobody can have learned, where the data is here to tell."""
+    if c.federation is None or c.setting.sites is not None:
+        return []
+    names = c.class_names(c.federation.data.classes)
+    return [names[cls] for cls in c.federation.only_in_test]
 
 
 def _each(c: Context, key: str) -> str:
