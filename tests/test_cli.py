@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 import torch
 
 import fedgela
 from fedgela import cli
-from helpers import listing, tiny_table
+from helpers import listing, tiny_arrays, tiny_table
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -328,6 +329,30 @@ def test_resume_of_a_finished_run_prints_its_result(command: Cli, config: Path) 
     code, again, _ = command("resume", "out")
     assert code == 0
     assert again.splitlines() == ["note: this run is finished", *first.splitlines()[-5:]]
+
+
+def test_names_with_control_characters_stay_in_their_line(command: Cli, tmp_path: Path) -> None:
+    arrays = tiny_arrays()
+    seen = arrays["y_train"] != 0
+    arrays |= {name: arrays[name][seen] for name in ("x_train", "y_train")}
+    names = ["flu\nor cold", "red\x1b[31m", "tab\tbed", "none"]
+    np.savez(tmp_path / "names.npz", **arrays, class_names=names)
+    config = write_config(tmp_path / "names.npz", tmp_path / "names.toml", partition="iid", rounds=1)
+    shown = [ascii(name)[1:-1] for name in names]
+
+    code, out, _ = command("inspect", config)
+    assert code == 0
+    assert re.search(rf"^client +{re.escape(shown[0])[:11]}", out, re.M) and "\x1b" not in out
+    code, out, _ = command("run", config, "--out", "out")
+    assert code == 0
+    assert out.startswith(
+        f"note: classes that are tested, but that nobody has training samples of: {shown[0]}\n"
+    )
+    code, out, _ = command("predict", "out", "names.npz")
+    assert code == 0 and "\x1b" not in out
+    rows = [line.split("  ") for line in out.splitlines()[2:22]]
+    assert [row[0] for row in rows] == [str(i) for i in range(20)]
+    assert {row[-1].strip() for row in rows if row[-1].strip()} <= set(shown)
 
 
 def test_a_comparison_prints_its_table(command: Cli, config: Path) -> None:

@@ -49,6 +49,7 @@ def predict(
     skip: Annotated[bool, typer.Option("--skip-unreadable", help="leave out what cannot be read")] = False,
 ) -> None:
     """Say which classes samples are of; how many answers are right, where their labels are known."""
+    from fedgela.data.dataset import printable
     from fedgela.deploy.model import files_of, load_model
     from fedgela.deploy.prediction import predict
     from fedgela.deploy.samples import read_samples
@@ -66,7 +67,7 @@ def predict(
     if out is None:
         table = Table(*rows[0], box=None, pad_edge=False)
         for row in rows[:SHOWN]:
-            table.add_row(*row.values())
+            table.add_row(*map(printable, row.values()))
         Console(highlight=False, markup=False).print(table)
         if len(rows) > SHOWN:
             print(f"... and {len(rows) - SHOWN} more: --out FILE.csv writes all")
