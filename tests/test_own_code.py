@@ -1,5 +1,6 @@
 """What a user's own source gave is not shown, nor gone on with, as another source's."""
 
+import io
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedgela.own_code import own_code
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import resume, run
+from fedgela.seeds import resume_seeds, run_seeds
 from helpers import Notes, run_interrupted, tiny
 
 SOURCES = {
@@ -108,6 +110,20 @@ def test_the_result_of_a_run_with_another_source_can_be_looked_at(npz: Path, tmp
         "this run is finished",
         "the source of edited_nets has been changed since it began",
     ]
+
+
+def test_the_results_of_seeds_with_another_source_can_be_looked_at(npz: Path, tmp_path: Path) -> None:
+    said = io.StringIO()
+    with PlainView(Console(file=said)) as view:
+        result = run_seeds(tiny(npz, rounds=1, **OWN), [0, 1], tmp_path / "seeds", view)
+        edit("edited_nets")
+        assert resume_seeds(tmp_path / "seeds", view) == result
+        for seed in (0, 1):
+            note = f"seed {seed}  note: the source of edited_nets has been changed since it began\n"
+            assert note in said.getvalue()
+        (tmp_path / "seeds/seed-1/result.json").unlink()  # one is to go on
+        with pytest.raises(UserError, match="source of edited_nets is not what it was"):
+            resume_seeds(tmp_path / "seeds", view)
 
 
 def test_the_source_of_what_a_method_derives_from_is_kept_too(npz: Path) -> None:

@@ -13,7 +13,7 @@ from fedgela.files import write_atomically, write_json
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, located, resolve
 from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
-from fedgela.runs import already_holds_a_run, run_or_resume
+from fedgela.runs import already_holds_a_run, resume, run_or_resume
 from fedgela.server import Server
 from fedgela.tables import summary_of_seeds
 
@@ -37,7 +37,8 @@ def holds_seeds(path: Path) -> bool:
 
 @data_read_once()
 def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Record:
-    """Run or continue every seed's run; those that are finished stay as they are."""
+    """Run or continue every seed's run; those that are finished stay as they are. Where all are, nothing is
+    run: what has been changed since is told, as of a single run, and refused only where some are to go on."""
     try:
         table = tomllib.loads((path / SEEDS).read_text())
         seeds, experiment = table["seeds"], parse_experiment(table["experiment"], str(path / SEEDS))
@@ -46,10 +47,18 @@ def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Rec
     if tensorboard is not None:
         experiment = experiment.with_(tensorboard=tensorboard)
     results: dict[int, Record] = {}
+    all_finished = all(_is_finished(RunFolder(path / f"seed-{seed}")) for seed in seeds)
     for seed in seeds:
-        view.label = f"seed {seed}"
-        results[seed] = run_or_resume(experiment.with_(seed=seed), path / f"seed-{seed}", view)
+        view.label, folder = f"seed {seed}", path / f"seed-{seed}"
+        if all_finished:
+            results[seed] = resume(folder, view, tensorboard)
+        else:
+            results[seed] = run_or_resume(experiment.with_(seed=seed), folder, view)
         view.advance()
     summary = summary_of_seeds(results)
     write_json(path / RESULT, summary)
     return summary
+
+
+def _is_finished(folder: RunFolder) -> bool:
+    return folder.exists() and folder.sound_result() is not None
