@@ -151,6 +151,39 @@ def test_several_runs_are_a_line_each(npz: Path, tmp_path: Path) -> None:
     assert max(map(len, drawn.getvalue().splitlines())) <= 80 and "…" not in drawn.getvalue()
 
 
+def test_an_interrupted_comparison_lists_the_runs_to_come(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {k: v for k, v in tiny_table(npz, rounds=1).items() if k != "algorithm"}
+    experiments = experiments_of(table, ["fedavg", "fedrep", "fedgela"], "config")
+    go_on = runs.go_on
+
+    def interrupted(folder: RunFolder, *rest: Any) -> Any:
+        if folder.path.parent.name == "fedgela":
+            raise KeyboardInterrupt
+        if folder.path.parent.name == "fedrep":
+            shutil.rmtree(folder.path)
+            raise UserError("no such thing")
+        return go_on(folder, *rest)
+
+    monkeypatch.setattr(runs, "go_on", interrupted)
+    with pytest.raises(KeyboardInterrupt), PlainView(Console(quiet=True)) as view:
+        compare(experiments, [0, 1], tmp_path, view)
+    look = Watcher(tmp_path).look()
+    assert [f"{run.name} {run.stage}" for run in look.runs] == [
+        "fedavg/seed-0 finished",
+        "fedgela/seed-0 stopped",
+    ]
+    assert look.waiting == ["fedavg/seed-1", "fedrep/seed-1", "fedgela/seed-1"]
+    assert look.notes == ["fedrep, seed 0: failed: no such thing"]
+    assert "fedavg/seed-1  waiting" in to_text(look)
+    monkeypatch.setattr(runs, "go_on", go_on)
+    with PlainView(Console(quiet=True)) as view:
+        compare(experiments, [0, 1], tmp_path, view)
+    look = Watcher(tmp_path).look()
+    assert (len(look.runs), look.waiting, look.notes, look.more_may_come) == (6, [], [], False)
+
+
 def test_a_failed_run_of_a_comparison_names_its_error(finished: Path, tmp_path: Path) -> None:
     run = unfinished(finished, tmp_path / "all/fedgela/seed-0", 1)
     unfinished(finished, tmp_path / "all/fedge/seed-0", 1)

@@ -1,6 +1,7 @@
 """Several methods on the same federation, seeds and initial weights, in one folder.
 
 OUT/METHOD/seed-0/    one run each
+OUT/asked.json        which runs there will be
 OUT/table.json .csv .md .txt
 """
 
@@ -14,11 +15,12 @@ from fedgela.algorithms import ALGORITHMS
 from fedgela.config import READING, SPLITTING, Experiment, comparable, parse_experiment
 from fedgela.errors import UserError, did_you_mean
 from fedgela.failures import keep_failure
+from fedgela.files import write_json
 from fedgela.imports import is_import_path
 from fedgela.own_code import check_own_code
 from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
-from fedgela.runfolder import RESULT, TABLE, RunFolder, refuse_other_kinds
+from fedgela.runfolder import ASKED, RESULT, TABLE, RunFolder, refuse_other_kinds
 from fedgela.runs import HARDWARE, already_holds_a_run, check_same, is_of, run_or_resume
 from fedgela.seeds import holds_seeds
 from fedgela.server import Server
@@ -112,6 +114,7 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
     """
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
     with working_in(out, TABLE):
+        write_json(out / ASKED, [f"{name}/seed-{seed}" for seed in seeds for name in experiments])
         rows, settings = _earlier(experiments, seeds, out, view)
         rows |= {name: Row(name) for name in experiments}
         differing = _differing(settings | {name: _settings(e) for name, e in experiments.items()})

@@ -38,6 +38,7 @@ DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
 CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
 # a folder of several runs has one of these
 SEEDS, TABLE, TRIALS = "seeds.toml", "table.json", "trials.json"
+ASKED = "asked.json"  # beside a comparison's table: its runs' folders, in the order that they are run in
 SEVERAL = {SEEDS: "a run on several seeds", TABLE: "a comparison", TRIALS: "a search"}
 LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: who only looks has the lock for an instant
 

@@ -1,5 +1,7 @@
 """`fedgela watch`: how the runs of a folder are getting on, from their files only."""
 
+import contextlib
+import json
 import statistics
 import time
 import tomllib
@@ -12,9 +14,9 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record
 from fedgela.failures import ERROR
-from fedgela.runfolder import METRICS, SEEDS, RunFolder
+from fedgela.runfolder import ASKED, METRICS, SEEDS, TABLE, RunFolder
 from fedgela.runs import best_and_last
-from fedgela.saved.runs import diverged_round, read_records, read_result, run_folders
+from fedgela.saved.runs import diverged_round, failed_runs, read_records, read_result, run_folders
 
 RECENT = 10  # rounds that tell how long one takes
 QUIET = 15.0  # seconds without a process after which a folder of several runs is over
@@ -77,7 +79,7 @@ class Look:
     """What there is at one moment."""
 
     runs: list[Seen] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)  # seeds whose turn has not come
+    waiting: list[str] = field(default_factory=list)  # those whose turn has not come
     notes: list[str] = field(default_factory=list)  # what is damaged, each with its file
     more_may_come: bool = False  # after those that there are
 
@@ -103,11 +105,15 @@ class Watcher:
         if not found.runs:
             raise problems[0]
         found.notes += [first_line(problem) for problem in problems]
-        there = {run.path.name for run in found.runs}
-        seeds = self._seeds()
-        found.waiting = [name for name in seeds if name not in there]
-        # a comparison does not say how many runs it will have; one that was stopped has none after it
-        several = bool(found.waiting) or (not seeds and all(run.path != self.path for run in found.runs))
+        there = {run.name for run in found.runs}
+        for method, seed, why in failed_runs(self.path / TABLE):
+            if (name := f"{method}/seed-{seed}") not in there:  # before it had a folder
+                there.add(name)
+                found.notes.append(f"{method}, seed {seed}: failed: {why}")
+        asked = self._asked()
+        found.waiting = [name for name in asked if name not in there]
+        # a search does not say how many runs it will have; what was stopped has none after it
+        several = bool(found.waiting) or (not asked and all(run.path != self.path for run in found.runs))
         found.more_may_come = several and all(
             run.stage in ("finished", "damaged", "failed") for run in found.runs
         )
@@ -149,12 +155,14 @@ class Watcher:
         _, records, notes = self._held[path]
         return records, notes
 
-    def _seeds(self) -> list[str]:
-        try:
+    def _asked(self) -> list[str]:
+        """The runs of several seeds, or of a comparison; empty where nothing tells."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             seeds = tomllib.loads((self.path / SEEDS).read_text())["seeds"]
             return [f"seed-{int(seed)}" for seed in seeds]
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return [str(name) for name in json.loads((self.path / ASKED).read_text())]
+        return []
 
 
 def follow(watcher: Watcher, show: Callable[[Look], None], every: float) -> None:

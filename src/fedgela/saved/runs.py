@@ -85,7 +85,8 @@ def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
     for problem in problems:
         note(str(problem).splitlines()[0])
     for table in dict.fromkeys(run.path.parent.parent / TABLE for run in runs):
-        _failures(table, note)
+        for method, seed, why in failed_runs(table):
+            note(f"{method}, seed {seed}: failed: {why}")
     return runs
 
 
@@ -171,12 +172,10 @@ def read_records(path: Path, note: Note, being_written: bool = False) -> list[Re
     return records
 
 
-def _failures(table: Path, note: Note) -> None:
-    """What a comparison says of runs that failed, perhaps before they had a folder."""
+def failed_runs(table: Path) -> list[tuple[str, str, str]]:
+    """What a comparison says of runs that failed, perhaps before they had a folder: method, seed, error."""
     try:
         rows = json.loads(table.read_text())
-        failed = [(row["algorithm"], *item) for row in rows for item in row.get("errors", {}).items()]
+        return [(row["algorithm"], *item) for row in rows for item in row.get("errors", {}).items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # no comparison, or a table of something else
-    for method, seed, error in failed:
-        note(f"{method}, seed {seed}: failed: {error}")
+        return []  # no comparison, or a table of something else
