@@ -124,7 +124,7 @@ def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tens
 
 def printable(name: str) -> str:
     """A data set's, class's or client's name without control characters, which a folder's may have."""
-    return name if name.isprintable() else ascii(name)[1:-1]
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
 
 
 def make_dataset(
