@@ -96,6 +96,49 @@ def test_a_wrong_file_is_named(tmp_path: Path, changes: dict[str, Any], message:
     assert str(error.value).startswith(f"{path}: ")
 
 
+# -- validation ----------------------------------------------------------------------------------------
+
+
+def pieces(windows: list[str], length: int) -> set[str]:
+    return {window[i : i + length] for window in windows for i in range(len(window) - length + 1)}
+
+
+@pytest.mark.parametrize("partition", ["natural", "dirichlet:0.5", "iid"])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_no_held_out_window_overlaps_a_training_window(partition: str, share: float) -> None:
+    given = plays(A=speech(1500), B=speech(1500, seed=1), C=speech(1500, seed=2))
+    data = next_characters("s", **given | {"role": np.array(["A", "B", "B"])})
+    clients = None if partition == "natural" else 3
+    held = build_federation(data, partition, clients, 0, seed=0, validation=share)
+    train, test = (seen_and_next(held.data, part) for part in ("train", "test"))
+    assert train and test
+    # of random letters, no five stand twice in a place of their own
+    assert not pieces(train, 5) & pieces(test, 5)
+    whole = build_federation(data, partition, clients, 0, seed=0)
+    assert held.test.sizes.tolist() == [int(share * n) for n in whole.train.sizes]
+
+
+def test_the_last_windows_are_held_out_and_as_few_as_overlap_them_left_out() -> None:
+    """Two passages of 2,000 characters: 3,200 of A's are for training, of them 1,920 + 1,120 windows."""
+    first, second = speech(2000), speech(2000, seed=1)
+    data = next_characters("s", **plays(A=first, B=second) | {"role": np.array(["A", "A"])})
+    for share, kept in (
+        (0.25, windows(first) + windows(second)[: 1120 - 760 - 80]),
+        (0.5, windows(first)[:1440]),
+    ):
+        held = build_federation(data, "natural", None, 0, seed=0, validation=share).data
+        n = int(share * 3040)
+        assert seen_and_next(held, "test") == (windows(first) + windows(second[:1200]))[-n:]
+        assert seen_and_next(held, "train") == kept
+        assert held.client_train is not None and len(held.client_train) == len(kept)
+
+
+def test_a_share_that_leaves_no_text_to_train_on_is_an_error() -> None:
+    data = next_characters("s", **plays(A=speech(410)))
+    with pytest.raises(UserError, match=r"validation: 0\.9 leaves no window of text"):
+        build_federation(data, "natural", None, 0, seed=0, validation=0.9)
+
+
 @pytest.fixture
 def real_plays() -> dict[str, np.ndarray]:
     path = data_directory(None) / "shakespeare.npz"

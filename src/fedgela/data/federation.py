@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgela.data.dataset import Dataset
+from fedgela.data.held_out import hold_out
 from fedgela.data.partition import IID_BETA, LEFT_OUT, Owners, Scheme, by_classes, dirichlet, natural
 from fedgela.data.split import within_clients
 from fedgela.errors import UserError
@@ -94,7 +95,7 @@ def build_federation(
     """Split a data set among clients.
 
     With `validation` > 0 that share of each client's training samples is held out and takes the place
-    of the test sets, which are then never looked at.
+    of the test sets, which are then never looked at (see held_out.py).
     """
     scheme = Scheme.parse(partition)
     y_train, y_test = data.y_train.numpy(), data.y_test.numpy()
@@ -114,9 +115,9 @@ def build_federation(
             beta = IID_BETA if scheme.kind == "iid" else scheme.value
             train, test = dirichlet(y_train, y_test, data.classes, clients, beta, min_samples, rng)
     if validation > 0:
-        held_out = _hold_out(train, clients, validation, numpy_generator(seed, "validation"))
-        data = _hold_back(data, held_out)
-        train, test = train[~held_out], train[held_out]
+        kept, held_out = hold_out(data, train, clients, validation, numpy_generator(seed, "validation"))
+        data = _hold_back(data, kept, held_out)
+        train, test = train[kept], train[held_out]
     return make_federation(data, clients, train, test)
 
 
@@ -136,19 +137,19 @@ def _with_own_tests(data: Dataset) -> Dataset:
             f"partition natural: no client of the data set {data.name!r} has test samples of its own, "
             "or two training samples to split"
         )
-    return _hold_back(data, test)
+    return _hold_back(data, ~test, test)
 
 
-def _hold_back(data: Dataset, held_out: np.ndarray) -> Dataset:
+def _hold_back(data: Dataset, kept: np.ndarray, held_out: np.ndarray) -> Dataset:
     """Training samples take the place of the test samples, which are never looked at."""
     ids = data.client_train
     return dataclasses.replace(
         data,
-        x_train=data.x_train[~held_out],
-        y_train=data.y_train[~held_out],
+        x_train=data.x_train[kept],
+        y_train=data.y_train[kept],
         x_test=data.x_train[held_out],
         y_test=data.y_train[held_out],
-        client_train=None if ids is None else ids[~held_out],
+        client_train=None if ids is None else ids[kept],
         client_test=None if ids is None else ids[held_out],
     )
 
@@ -174,19 +175,3 @@ def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Datas
         client_test=data.client_test[kept_test],
     )
     return data, train[kept_train], test[kept_test]
-
-
-def _hold_out(
-    owner: Owners, clients: int, share: float, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A random `share` of every client's samples, rounded down."""
-    sizes = np.bincount(owner, minlength=clients)
-    order = np.lexsort((rng.random(len(owner)), owner))  # shuffled within each client
-    first = np.cumsum(sizes) - sizes
-    place = np.arange(len(owner)) - np.repeat(first, sizes)
-    held_out = np.zeros(len(owner), dtype=bool)
-    wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 of 100 is 29, whatever floats say
-    held_out[order] = place < np.repeat(wanted, sizes)
-    if not held_out.any():
-        raise UserError(f"validation: {share:g} of a client's training samples is not one sample")
-    return held_out

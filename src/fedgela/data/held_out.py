@@ -1,0 +1,53 @@
+"""Training samples that are held out to stand in for the test sets: which they are, and which are kept."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgela.data.dataset import Dataset
+from fedgela.data.partition import Owners
+from fedgela.errors import UserError
+
+Mask = npt.NDArray[np.bool_]
+
+
+def hold_out(
+    data: Dataset, owner: Owners, clients: int, share: float, rng: np.random.Generator
+) -> tuple[Mask, Mask]:
+    """The samples that are kept for training and those that are held out: of every client a random `share`,
+    rounded down. Of text it is the last share of its windows, and those that overlap them are neither."""
+    text = data.kind == "tokens"
+    rank = -np.arange(len(owner)) if text else rng.random(len(owner))
+    held_out = _first_share(owner, rank, clients, share)
+    if not held_out.any():
+        raise UserError(f"validation: {share:g} of a client's training samples is not one sample")
+    kept = ~held_out & ~_overlapping(data, held_out) if text else ~held_out
+    if not kept.any():
+        raise UserError(f"validation: {share:g} leaves no window of text that overlaps none held out")
+    return kept, held_out
+
+
+def _first_share(owner: Owners, rank: npt.NDArray[np.generic], clients: int, share: float) -> Mask:
+    """The first `share` of every client's samples in the order of their rank."""
+    sizes = np.bincount(owner, minlength=clients)
+    order = np.lexsort((rank, owner))
+    first = np.cumsum(sizes) - sizes
+    place = np.arange(len(owner)) - np.repeat(first, sizes)
+    wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 of 100 is 29, whatever floats say
+    mask = np.zeros(len(owner), dtype=bool)
+    mask[order] = place < np.repeat(wanted, sizes)
+    return mask
+
+
+def _overlapping(data: Dataset, held_out: Mask) -> Mask:
+    """The windows that share characters with a held-out one. A passage's windows follow each other by one
+    character, whoever holds them; the character to be predicted is part of a window."""
+    x, length = data.x_train, data.x_train.shape[1]
+    goes_on = (x[1:, :-1] == x[:-1, 1:]).all(dim=1) & (x[1:, -1] == data.y_train[:-1])
+    passage = np.concatenate([[0], np.cumsum(~goes_on.numpy())])
+    place = np.arange(len(held_out))
+    before = np.maximum.accumulate(np.where(held_out, place, 0))
+    after = np.minimum.accumulate(np.where(held_out, place, place[-1])[::-1])[::-1]
+    near = np.zeros(len(held_out), dtype=bool)
+    for other in (before, after):
+        near |= held_out[other] & (passage[other] == passage) & (np.abs(other - place) <= length)
+    return near
