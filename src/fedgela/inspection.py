@@ -306,7 +306,7 @@ def advise(found: Inspection) -> Advice:
 
 def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     """What else to set or to look at; the last ones matter to FedGELA only."""
-    e, lines = found.experiment, []
+    e, lines = found.experiment, list(found.data.notes)
     small = found.too_small & (found.samples > 0)
     if small.any():
         fits = int(np.median(found.samples[found.samples > 0]))

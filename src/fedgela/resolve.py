@@ -110,7 +110,7 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
     assert model is not None and partition is not None, "a resolved experiment has both"
     sizes = federation.train_counts.sum(dim=1)
     smallest, largest = int(sizes.min()), int(sizes.max())
-    lines = []
+    lines = list(federation.data.notes)
     if (asked.min_samples or 0) > smallest and not partition.startswith("dirichlet"):
         lines.append(
             f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "

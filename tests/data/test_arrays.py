@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedgela.config import parse_experiment
 from fedgela.data import build_federation, load_dataset
 from fedgela.data.npz import keep_npz
 from fedgela.data.split import every_fifth, own_tests
 from fedgela.errors import UserError
+from fedgela.inspection import inspect
+from fedgela.resolve import resolve, worth_knowing
 from helpers import tiny_dataset
 
 # -- the split of data that comes without --------------------------------------------------------------
@@ -208,6 +211,44 @@ def test_the_index_of_pandas_is_no_feature(tmp_path: Path, name: str | None) -> 
         assert data.feature_names == ("a", "b") and len(data.y_train) == 16
 
 
+def test_the_index_of_pandas_is_no_feature_when_it_was_read_and_written_again(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"label": np.arange(20) % 2, "a": np.arange(20) % 3})
+    for _ in range(3):
+        table.to_csv(tmp_path / "t.csv")
+        table = pandas.read_csv(tmp_path / "t.csv")
+    assert list(table.columns)[:3] == ["Unnamed: 0.2", "Unnamed: 0.1", "Unnamed: 0"]
+    for path in (tmp_path / "t.csv", tmp_path / "t.parquet"):
+        table.to_csv(path) if path.suffix == ".csv" else table.to_parquet(path)
+        data = load_dataset(str(path))
+        assert data.feature_names == ("a",) and data.spec.shape == (1,)
+        assert "column Unnamed: 0.1 is left out: pandas calls the index of a table so" in data.notes
+
+
+@pytest.mark.parametrize(
+    ("values", "way"),
+    [
+        (np.arange(10) * 3 - 7, "rises"),
+        (np.arange(10, 0, -1).astype(np.uint8), "falls"),
+        (np.arange(10.0), None),  # a measurement
+        (np.arange(10) // 2, None),
+        (np.roll(np.arange(10), 1), None),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_told(tmp_path: Path, values: np.ndarray, way: str | None) -> None:
+    path = parquet(tmp_path, label=np.arange(10) % 2, id=values, a=np.ones(10))
+    data = load_dataset(str(path))
+    assert data.feature_names == ("id", "a")
+    assert [note.split(",")[0] for note in data.notes] == (
+        [f"column id numbers the rows: it {way} with every row"] if way else []
+    )
+    asked = parse_experiment({"dataset": str(path), "partition": "iid", "clients": 2, "device": "cpu"})
+    asked = asked.with_(batch_size=2, min_samples=0)
+    assert set(data.notes) <= set(worth_knowing(asked, *resolve(asked)))
+    assert set(data.notes) <= set(inspect(asked).advice.warnings)
+
+
 def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     rows = [f"{'sick' if i % 2 else 'well'},{i},north" for i in range(10)]
@@ -396,9 +437,6 @@ def test_a_file_of_another_kind_is_called_so(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_datas_own_clients_are_taken_unless_told_otherwise(tmp_path: Path) -> None:
-    from fedgela.config import parse_experiment
-    from fedgela.resolve import resolve
-
     x, y, client = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3, np.arange(60) // 20
     path = tmp_path / "sites.npz"
     np.savez(path, x=x, y=y, client=client)

@@ -38,6 +38,7 @@ class Dataset:
     augment: bool = False  # training samples, see augment.py
     client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
     feature_names: tuple[str, ...] = ()  # of a table's columns
+    notes: tuple[str, ...] = ()  # what in the file looks like a mistake, for whoever trains on it
 
     @property
     def spec(self) -> InputSpec:
@@ -141,6 +142,7 @@ def make_dataset(
     numbers_written: bool = False,
     client_names: tuple[str, ...] = (),
     feature_names: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> Dataset:
     """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
     width, channels], float features [n, d], or, with a vocabulary, tokens [n, length]."""
@@ -193,16 +195,16 @@ def make_dataset(
         client_test=client_test,
         client_names=client_names,
         feature_names=feature_names,
+        notes=notes,
     )
 
 
 def split_dataset(
-    name: str, x: np.ndarray, y: np.ndarray, test: np.ndarray, client: np.ndarray | None, **names: Any
+    name: str, x: np.ndarray, y: np.ndarray, test: np.ndarray, client: np.ndarray | None, **other: Any
 ) -> Dataset:
-    """A data set of samples of which a mask [n] says which are for testing; `names` of classes, clients and
-    features."""
+    """A data set of samples of which a mask [n] says which are for testing; `other`: names, and notes."""
     ids = {} if client is None else {"client_train": client[~test], "client_test": client[test]}
-    return make_dataset(name, x[~test], y[~test], x[test], y[test], **ids, **names)
+    return make_dataset(name, x[~test], y[~test], x[test], y[test], **ids, **other)
 
 
 def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> None:
