@@ -65,10 +65,14 @@ def test_a_class_of_three_images_at_one_site_has_one_to_be_measured_on(tmp_path:
     assert (data.y_train.tolist().count(rare), data.y_test.tolist().count(rare)) == (2, 1)
 
 
-def test_train_and_test_may_be_written_with_capitals(tmp_path: Path) -> None:
-    fill(tmp_path / "Train", "x", "y", n=3)
-    fill(tmp_path / "TEST", "y", n=2)
-    for root in (tmp_path, tmp_path / "Train"):
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("Train", "TEST"), ("Training", "Testing"), ("training", "test"), ("TRAIN", "testing")],
+)
+def test_train_and_test_may_be_written_otherwise(tmp_path: Path, train: str, test: str) -> None:
+    fill(tmp_path / train, "x", "y", n=3)
+    fill(tmp_path / test, "y", n=2)
+    for root in (tmp_path, tmp_path / train):
         data = load(root)
         assert (len(data.y_train), len(data.y_test), data.client_train) == (6, 2, None)
 
@@ -245,6 +249,12 @@ def test_nothing_readable_is_an_error_in_any_case(tmp_path: Path) -> None:
         (["x/a.jpg", "b.jpg"], "different depths"),
         (["1/2/3/a.jpg"], r"1/2/3/a\.jpg lies neither in CLASS nor"),
         (["train/x/a.jpg", "train/y/a.jpg"], "a folder train but no images in a folder test"),
+        (["Training/x/a.jpg", "Validation/x/a.jpg"], "a folder Training but no images in a folder test"),
+        (["Training/x/a.jpg", "Testing/x/a.jpg", "val/x/a.jpg"], r"val/x/a\.jpg lies beside train and test"),
+        (
+            ["train/x/a.jpg", "Training/y/a.jpg", "test/x/a.jpg"],
+            "has two folders for the train images, Training and train",
+        ),
         (["test/x/a.jpg", "test/y/a.jpg"], "a folder test but no training images"),
         (["train/x/a.jpg", "test/x/a.jpg", "y/a.jpg"], r"y/a\.jpg lies beside train and test"),
         (["train/x/a.jpg", "test/a.jpg"], r"test/a\.jpg lies in no class"),

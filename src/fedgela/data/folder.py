@@ -16,6 +16,7 @@ from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 
 LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"}  # as folders are called
 DEEPEST = 4  # folders below the root: one more than any layout has
 
 
@@ -42,8 +43,8 @@ def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> D
 def root_of(path: Path) -> Path:
     """The folder that all images lie in: to a folder train belongs the folder test beside it."""
     root = path.resolve()
-    beside = root.parent.iterdir() if root.name.lower() == "train" else ()
-    return root.parent if any(f.name.lower() == "test" and f.is_dir() for f in beside) else root
+    beside = root.parent.iterdir() if _head((root.name,)) == "train" else ()
+    return root.parent if any(_head((f.name,)) == "test" and f.is_dir() for f in beside) else root
 
 
 def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
@@ -74,12 +75,13 @@ def _images(root: Path) -> list[Image]:
             f", but {other[0][1]} files of the kind {other[0][0] or 'without a suffix'}" if other else ""
         )
         raise UserError(f"holds no images ({', '.join(SUFFIXES)}){besides}; they are expected as {LAYOUTS}")
-    has_train = any(_head(parts) == "train" for parts, _ in found)
-    has_test = any(_head(parts) == "test" for parts, _ in found)
+    has_train, has_test = _folder_of("train", found), _folder_of("test", found)
     if has_train and not has_test:
-        raise UserError("has a folder train but no images in a folder test; add it, or give the folder train")
+        raise UserError(
+            f"has a folder {has_train} but no images in a folder test; add it, or give the folder {has_train}"
+        )
     heads = {"train", "test"} if has_train else {"test"} if has_test else set()
-    _check_heads(found, heads, has_train)
+    _check_heads(found, heads, bool(has_train))
     depth = _depth(found, heads)
     _check_empty(found, folders, heads, depth)
     images = []
@@ -127,8 +129,16 @@ def _below(parts: tuple[str, ...], heads: set[str]) -> tuple[str, ...]:
 
 
 def _head(parts: tuple[str, ...]) -> str:
-    """The first folder, where train and test may lie; as other systems write them too, Train and TEST."""
-    return parts[0].lower() if parts else ""
+    """train or test, where the first folder is for one of them: Train, TEST, Training and testing too."""
+    return PARTS.get(parts[0].lower(), "") if parts else ""
+
+
+def _folder_of(part: str, found: list[tuple[tuple[str, ...], str]]) -> str | None:
+    """What the first folder of the images for this part is called."""
+    names = sorted({parts[0] for parts, _ in found if _head(parts) == part})
+    if len(names) > 1:
+        raise UserError(f"has two folders for the {part} images, {names[0]} and {names[1]}; put them in one")
+    return names[0] if names else None
 
 
 def _check_heads(found: list[tuple[tuple[str, ...], str]], heads: set[str], has_train: bool) -> None:
