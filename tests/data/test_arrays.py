@@ -274,6 +274,33 @@ def test_a_blank_is_no_name(tmp_path: Path, column: str) -> None:
         load_dataset(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize("spelling", ["NA", "nan", "NaN", " NULL", "null", '"N/A"'])
+@pytest.mark.parametrize(("column", "what"), [("label", "class"), ("client", "client")])
+def test_a_missing_name_is_none_however_it_is_written(
+    tmp_path: Path, spelling: str, column: str, what: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    head = "label,age,client" if column == "label" else "client,age,label"
+    rows = [f"{i % 2},{i},{i % 2}" for i in range(20)]
+    for gaps, told in (([spelling] * 2, "2 rows"), ([spelling, spelling, ""], "3 rows")):
+        table = "\n".join([head, *rows, *(f"{gap},1,1" for gap in gaps)])
+        (tmp_path / "t.csv").write_text(table + "\n")
+        with pytest.raises(UserError) as error:
+            load_dataset(str(tmp_path / "t.csv"))
+        written = spelling.strip(' "')
+        assert str(error.value) == (
+            f"{tmp_path / 't.csv'}: column {column} lacks a value in {told}, written '{written}'; "
+            f"if that is a real {what}, rename it"
+        )
+
+
+def test_in_a_parquet_a_name_is_what_it_says(tmp_path: Path) -> None:
+    assert load_dataset(str(parquet(tmp_path, label=["NA", "EU"] * 5, a=np.ones(10)))).class_names == (
+        "EU",
+        "NA",
+    )
+
+
 @pytest.mark.parametrize(
     ("labels", "names"),
     [

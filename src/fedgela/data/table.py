@@ -31,7 +31,7 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
             raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
         index = [column for column in table.column_names if PANDAS_INDEX.fullmatch(column)]
         table = table.drop_columns(index)
-        check_whole(table, table.column_names)
+        check_whole(table, table.column_names, _missing(path))
         data = _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
         left_out = (f"column {name} is left out: pandas calls the index of a table so" for name in index)
         return dataclasses.replace(data, notes=(*left_out, *data.notes))
@@ -80,20 +80,32 @@ def _with_numbers(table: Any) -> Any:
     return table
 
 
-def check_whole(table: Any, columns: Iterable[str]) -> None:
-    """These columns must have a value in each cell; a blank is none."""
+def _missing(path: Path) -> list[str]:
+    """How a missing value may be written: in a .csv, as pyarrow reads its columns of numbers."""
+    import pyarrow.csv
+
+    return list(pyarrow.csv.ConvertOptions().null_values) if path.suffix == ".csv" else [""]
+
+
+def check_whole(table: Any, columns: Iterable[str], missing: Sequence[str] = ("",)) -> None:
+    """These columns must have a value in each cell; a blank is none, nor is what else is written for it."""
     import pyarrow
     import pyarrow.compute
 
     for column in columns:
         cells = table[column]
-        lacking = cells.null_count
+        lacking, written = cells.null_count, set()
         if pyarrow.types.is_string(cells.type) or pyarrow.types.is_large_string(cells.type):
-            blank = pyarrow.compute.equal(pyarrow.compute.utf8_trim_whitespace(cells), "")
-            lacking += pyarrow.compute.sum(blank).as_py() or 0
+            names = pyarrow.compute.utf8_trim_whitespace(cells)
+            none = names.filter(pyarrow.compute.is_in(names, pyarrow.array(missing, names.type)))
+            lacking += len(none)
+            written = set(none.to_pylist()) - {""}
         if lacking:
             rows = "1 row" if lacking == 1 else f"{lacking} rows"
-            raise UserError(f"column {column} lacks a value in {rows}")
+            spelled = f", written {' and '.join(map(repr, sorted(written)))}" if written else ""
+            what = {"label": "class", "client": "client"}.get(column)
+            hint = f"; if that is a real {what}, rename it" if written and what else ""
+            raise UserError(f"column {column} lacks a value in {rows}{spelled}{hint}")
 
 
 def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
