@@ -2,6 +2,7 @@
 unequal clients and classes are, which samples are there twice, and whether FedGELA is likely to help."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
 from fedgela.data.digests import digests
 from fedgela.measures import adaptation_cost
-from fedgela.resolve import resolve
+from fedgela.resolve import noted, resolve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -69,6 +70,7 @@ class Inspection:
     own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
     duplicates: Duplicates
+    notes: tuple[str, ...] = ()  # that a run begins with, too
 
     @property
     def name(self) -> str:
@@ -179,10 +181,13 @@ class Inspection:
 def inspect(experiment: Experiment) -> Inspection:
     """Load and split the data as a run of this experiment would, and look at it. Needs no GPU."""
     resolved, federation = resolve(experiment.with_(device="cpu"))
-    return inspect_federation(resolved, federation)
+    assert resolved.partition is not None, "a resolved experiment has one"
+    return inspect_federation(resolved, federation, noted(experiment, resolved.partition, federation))
 
 
-def inspect_federation(experiment: Experiment, federation: Federation) -> Inspection:
+def inspect_federation(
+    experiment: Experiment, federation: Federation, notes: Iterable[str] = ()
+) -> Inspection:
     method = experiment.algorithm
     own = isinstance(method, FedGELA) and method.etf and method.adapt
     if not (isinstance(method, FedGELA) and own):
@@ -202,6 +207,7 @@ def inspect_federation(experiment: Experiment, federation: Federation) -> Inspec
         # every classifier vector of the ETF has length sqrt(E_W)
         cost=math.sqrt(method.E_W or 0.0) * adaptation_cost(phi).numpy(),
         duplicates=find_duplicates(federation),
+        notes=tuple(notes),
     )
 
 
@@ -306,7 +312,7 @@ def advise(found: Inspection) -> Advice:
 
 def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     """What else to set or to look at; the last ones matter to FedGELA only."""
-    e, lines = found.experiment, list(found.data.notes)
+    e, lines = found.experiment, list(found.notes)
     small = found.too_small & (found.samples > 0)
     if small.any():
         fits = int(np.median(found.samples[found.samples > 0]))

@@ -103,19 +103,25 @@ def located(experiment: Experiment) -> Experiment:
     return experiment.with_(**paths)
 
 
+def noted(asked: Experiment, partition: str, federation: Federation) -> list[str]:
+    """What an inspection tells as well as a run: what the data's file says, and a setting without effect."""
+    smallest = int(federation.train_counts.sum(dim=1).min())
+    lines = list(federation.data.notes)
+    if (asked.min_samples or 0) > smallest and not partition.startswith(("dirichlet", "iid")):
+        lines.append(
+            f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "
+            f"client with {smallest}"
+        )
+    return lines
+
+
 def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:
     """Before a run begins: what was asked for that these clients or this model cannot give, and what looks
     like a mistake in the data."""
     model, partition = resolved.model, resolved.partition
     assert model is not None and partition is not None, "a resolved experiment has both"
-    sizes = federation.train_counts.sum(dim=1)
-    smallest, largest = int(sizes.min()), int(sizes.max())
-    lines = list(federation.data.notes)
-    if (asked.min_samples or 0) > smallest and not partition.startswith("dirichlet"):
-        lines.append(
-            f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "
-            f"client with {smallest}"
-        )
+    largest = int(federation.train_counts.sum(dim=1).max())
+    lines = noted(asked, partition, federation)
     if not asked.pretrained and not is_hub_model(model):
         lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
     data = federation.data

@@ -107,6 +107,17 @@ def test_booleans_are_features(tmp_path: Path) -> None:
         ({"class_names": np.array(["a", "b", "a"])}, "two of the class_names are the same"),
         ({"client": np.arange(10) % 3, "client_names": np.array(["a", "b"])}, "among the 2 client_names"),
         (
+            {"client": np.arange(10) % 2, "client_names": np.array(["a", "b", "a"])},
+            "two of the client_names are",
+        ),
+        (
+            {"clients": np.zeros(10, int)},
+            r"an array clients, which nothing reads \(did you mean 'client'\?\)",
+        ),
+        ({"Client": np.zeros(10, int)}, r"an array Client, .* \(did you mean 'client'\?\)"),
+        ({"client_id": np.zeros(10, int)}, r"an array client_id, .* \(did you mean 'client'\?\)"),
+        ({"class_name": np.array(["a", "b"])}, r"an array class_name, .* \(did you mean 'class_names'\?\)"),
+        (
             {"x": np.full((10, 3), np.nan)},
             "x holds values that are no finite numbers in float32: row 0, column 0 and 29 more",
         ),
@@ -125,6 +136,28 @@ def test_a_wrong_npz_is_named(tmp_path: Path, changes: dict[str, Any], message: 
     with pytest.raises(UserError, match=message) as error:
         load_dataset(str(path))
     assert str(error.value).startswith(f"{path}: ")
+
+
+def test_arrays_that_nothing_reads_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    given = {"x": np.zeros((10, 3)), "y": np.arange(10) % 2, "client": np.arange(10) % 2}
+    np.savez(path, **given)
+    assert load_dataset(str(path)).notes == ()
+    np.savez(path, **given, client_age=np.zeros(2), z_train=np.zeros(10))  # clients are there: no misspelling
+    told = ("arrays of the file that nothing reads: client_age, z_train",)
+    assert load_dataset(str(path)).notes == told
+    asked = parse_experiment({"dataset": str(path), "device": "cpu", "batch_size": 2})
+    assert set(told) <= set(worth_knowing(asked, *resolve(asked)))
+    assert set(told) <= set(inspect(asked).advice.warnings)
+
+
+def test_an_inspection_tells_that_natural_clients_have_no_least_size(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.zeros((10, 3)), y=np.arange(10) % 2, client=np.arange(10) % 2)
+    asked = parse_experiment({"dataset": str(path), "device": "cpu", "batch_size": 2, "min_samples": 50})
+    told = "min_samples = 50 does nothing: it is for dirichlet, and natural leaves a client with 4"
+    assert told in inspect(asked).advice.warnings
+    assert told not in inspect(asked.with_(min_samples=None)).advice.warnings
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:

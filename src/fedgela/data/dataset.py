@@ -173,8 +173,9 @@ def make_dataset(
     classes = int(max(y_train.max(), y_test.max())) + 1
     if class_names and classes > len(class_names):
         raise UserError(f"the label {classes - 1} has no name among the {len(class_names)} class_names")
-    if len(set(class_names)) < len(class_names):
-        raise UserError("two of the class_names are the same")
+    for key, names in (("class_names", class_names), ("client_names", client_names)):
+        if len(set(names)) < len(names):
+            raise UserError(f"two of the {key} are the same")
     classes = max(classes, len(class_names))
     if classes < 2:
         raise UserError("there must be at least 2 classes")

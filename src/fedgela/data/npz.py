@@ -1,6 +1,7 @@
 """An .npz file of the data directory or of the user's own, and how one is kept with its checksum."""
 
 import contextlib
+import difflib
 import hashlib
 import os
 import tempfile
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset
+from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset, printable
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
-from fedgela.errors import UserError
+from fedgela.errors import UserError, did_you_mean
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
 # what np.load raises for a file that is damaged or something else, by where the damage lies
@@ -29,6 +30,10 @@ UNREADABLE = (
     zlib.error,
 )
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+CLIENTS = ("client", "client_train", "client_test")
+NAMES = ("class_names", "client_names")
+ALIKE = 0.85  # of names, from which on one is the other misspelt
+SHOWN = 5  # arrays in a note
 Arrays = dict[str, np.ndarray]
 
 
@@ -37,6 +42,7 @@ def load_npz(name: str, path: Path) -> Dataset:
     with naming(path):
         if arrays.keys() >= TEXT:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
+        unused = _unused(arrays)
         if "client" in arrays and set(PARTS) & arrays.keys():
             raise UserError("has client beside x_train; the clients are client_train and client_test then")
         if {"x", "y"} <= arrays.keys() and not set(PARTS) & arrays.keys():
@@ -59,7 +65,27 @@ def load_npz(name: str, path: Path) -> Dataset:
             client_test=arrays.get("client_test"),
             class_names=names_of(arrays, "class_names"),
             client_names=names_of(arrays, "client_names"),
+            notes=unused,
         )
+
+
+def _unused(arrays: Arrays) -> tuple[str, ...]:
+    """A note of the arrays that nothing reads. One that seems to be misspelt is an error: a file without its
+    clients, or its names, is trained on all the same."""
+    unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *NAMES})
+    lacking = [key for key in (*CLIENTS, *NAMES) if key not in arrays]
+    for key in unused:
+        # what is called clients, client_id or Client_train is nothing else, where there is no client yet
+        clients = key.lower().startswith("client") and not set(CLIENTS) & arrays.keys()
+        if clients or difflib.get_close_matches(key.lower(), lacking, n=1, cutoff=ALIKE):
+            raise UserError(
+                f"holds an array {key}, which nothing reads{did_you_mean(key, lacking)}; rename it, or leave "
+                "it out"
+            )
+    if not unused:
+        return ()
+    more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
+    return (f"arrays of the file that nothing reads: {', '.join(map(printable, unused[:SHOWN]))}{more}",)
 
 
 @contextlib.contextmanager
