@@ -294,6 +294,38 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize(
+    ("table", "encoding", "message"),
+    [
+        ("a;label\n1;x\n2;y\n", "utf-8", "seems to be separated by ';'; expected are UTF-8, commas between"),
+        ("a;label\n1,5;x\n2,5;y\n", "utf-8", "seems to be separated by ';'"),
+        ("a\tlabel\n1\tx\n2\ty\n", "utf-8", "seems to be separated by tabs"),
+        ("a,label\n1,x\n2,y\n", "utf-16", "seems to be UTF-16 text; expected are UTF-8"),
+        ("a,label\n1,x\n2,y\n", "utf-16-le", "seems to be UTF-16 text"),
+        (
+            "a, label\n1,x\n2,y\n",
+            "utf-8",
+            r"lacks a column label; it has a,  label \(did you mean ' label'\?",
+        ),
+        ("a,Label\n1,x\n2,y\n", "utf-8", r"lacks a column label; it has a, Label \(did you mean 'Label'\?"),
+    ],
+)
+def test_a_csv_of_another_form_is_told_so(tmp_path: Path, table: str, encoding: str, message: str) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_bytes(table.encode(encoding))
+    with pytest.raises(UserError, match=message) as error:
+        load_dataset(str(path))
+    assert str(error.value).startswith(f"{path}: ") and len(str(error.value).splitlines()) == 1
+
+
+def test_a_feature_that_is_called_nearly_like_the_clients_is_told(tmp_path: Path) -> None:
+    columns = {"label": np.arange(10) % 2, "Client": np.arange(10) % 3, "AGE": np.ones(10)}
+    data = load_dataset(str(parquet(tmp_path, **columns)))
+    assert data.notes == ("column 'Client' is trained on as any feature (did you mean 'client'?)",)
+    assert load_dataset(str(parquet(tmp_path, **columns, client=np.arange(10) % 2))).notes == ()
+
+
 @pytest.mark.parametrize("column", ["label", "client"])
 def test_a_blank_is_no_name(tmp_path: Path, column: str) -> None:
     pytest.importorskip("pyarrow")

@@ -1,40 +1,36 @@
 """A .parquet or .csv file of the user's own: columns label, image or numbers, perhaps client and split."""
 
 import contextlib
-import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgela.data.dataset import REAL, Dataset, as_float32, printable, split_dataset
+from fedgela.data.columns import NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
+from fedgela.data.csv_form import check_form
+from fedgela.data.dataset import REAL, Dataset, as_float32, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError, first_line
 
-ROLES = ("label", "client", "split", "image")
-NAMED = ("label", "client")  # by names, or by numbers
-PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
-FEWEST = 5  # rows: of fewer, the numbers of a column may well rise by chance
 NUMBERS = {"int64": re.compile(r"-?(0|[1-9]\d*)"), "float64": re.compile(r"[+-]?\d*\.\d*(e[+-]?\d+)?", re.I)}
 
 
 def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     table = read_table(path)
     with naming(path):
-        if "label" not in table.column_names:
-            raise UserError(f"lacks a column label; it has {', '.join(table.column_names) or 'none'}")
-        index = [column for column in table.column_names if PANDAS_INDEX.fullmatch(column)]
-        table = table.drop_columns(index)
-        check_whole(table, table.column_names, _missing(path))
-        data = _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
-        left_out = (f"column {name} is left out: pandas calls the index of a table so" for name in index)
-        return dataclasses.replace(data, notes=(*left_out, *data.notes))
+        names = table.column_names
+        if "label" not in names:
+            near = nearly("label", names)
+            hint = f" (did you mean {near!r}? rename it)" if near else ""
+            raise UserError(f"lacks a column label; it has {', '.join(names) or 'none'}{hint}")
+        check_whole(table, [name for name in names if not PANDAS_INDEX.fullmatch(name)], _missing(path))
+        return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
 
 
 def read_table(path: Path) -> Any:
@@ -50,6 +46,8 @@ def read_table(path: Path) -> Any:
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NAMED, pyarrow.string()))
     try:
         if path.suffix == ".csv":
+            with naming(path):
+                check_form(path)
             table = pyarrow.csv.read_csv(path, convert_options=as_text)
         else:
             table = pyarrow.parquet.read_table(path)
@@ -135,22 +133,8 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         numbers_written=not class_names,
         client_names=client_names,
         feature_names=columns,
-        notes=tuple(_row_numbers(table, columns)),
+        notes=tuple(doubtful(table, columns)),
     )
-
-
-def _row_numbers(table: Any, columns: Sequence[str]) -> Iterator[str]:
-    """What is to be said of features that number the rows: of a sorted table, they tell the labels."""
-    for column in columns:
-        numbers = table[column].to_numpy()
-        if numbers.dtype.kind in "iu" and len(numbers) >= FEWEST:
-            rise, fall = numbers[1:] > numbers[:-1], numbers[1:] < numbers[:-1]
-            if rise.all() or fall.all():
-                way = "rises" if rise.all() else "falls"
-                yield (
-                    f"column {printable(column)} numbers the rows: it {way} with every row, and is trained "
-                    "on; leave it out unless it was measured"
-                )
 
 
 def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -200,8 +184,9 @@ def row_name(row: int) -> str:
 
 
 def feature_names(table: Any) -> tuple[str, ...]:
-    named = (column for column in table.column_names if not PANDAS_INDEX.fullmatch(column))
-    return tuple(column for column in named if column not in ROLES)
+    return tuple(
+        name for name in table.column_names if name not in ROLES and not PANDAS_INDEX.fullmatch(name)
+    )
 
 
 def features(table: Any, columns: Sequence[str]) -> np.ndarray:
