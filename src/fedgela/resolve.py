@@ -112,6 +112,12 @@ def noted(asked: Experiment, partition: str, federation: Federation) -> list[str
             f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "
             f"client with {smallest}"
         )
+    groups, in_both = federation.data.groups
+    if in_both:
+        lines.append(
+            f"{in_both:,} of {groups:,} groups have samples both in training and in test: on new groups "
+            "accuracies may be lower"
+        )
     return lines
 
 

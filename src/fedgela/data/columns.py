@@ -6,8 +6,8 @@ from typing import Any
 
 from fedgela.data.dataset import printable
 
-ROLES = ("label", "client", "split", "image")
-NAMED = ("label", "client")  # by names, or by numbers
+ROLES = ("label", "client", "split", "image", "group")
+NAMED = ("label", "client", "group")  # by names, or by numbers
 PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
 FEWEST = 5  # rows: of fewer, the numbers of a column may well rise by chance
 
@@ -23,7 +23,7 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
     for name in filter(PANDAS_INDEX.fullmatch, names):
         yield f"column {name} is left out: pandas calls the index of a table so"
     for role in ROLES:
-        if (name := nearly(role, features)) and role not in names:
+        if (name := nearly(role, names)) in features:
             yield f"column {name!r} is trained on as any feature (did you mean {role!r}?)"
     for name in features:
         numbers = table[name].to_numpy()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgela.data.augment import crop_flip_rotate
+from fedgela.data.groups import in_all_and_in_both, numbered
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, Kind, columns_of
 
@@ -35,6 +36,8 @@ class Dataset:
     numbers_written: bool = False  # in a table, where a number may be a name (numbers.py)
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
+    group_train: np.ndarray | None = None  # what belongs together, as a patient's images: numbers from 0, [n]
+    group_test: np.ndarray | None = None
     augment: bool = False  # training samples, see augment.py
     client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
     feature_names: tuple[str, ...] = ()  # of a table's columns
@@ -50,6 +53,11 @@ class Dataset:
         """Mean and standard deviation of the training samples, by channel of images scaled to [0, 1] or by
         feature. What is constant becomes zero instead of NaN."""
         return mean_and_deviation(*self.sums())
+
+    @cached_property
+    def groups(self) -> tuple[int, int]:
+        """How many groups there are, and how many of them are both in train and test."""
+        return in_all_and_in_both(self.group_train, self.group_test)
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
         """By channel or feature: the sum of the values, the sum of their squares, and how many there are."""
@@ -137,6 +145,8 @@ def make_dataset(
     client_train: np.ndarray | None = None,
     client_test: np.ndarray | None = None,
     *,
+    group_train: np.ndarray | None = None,
+    group_test: np.ndarray | None = None,
     vocabulary: int = 0,
     class_names: tuple[str, ...] = (),
     numbers_written: bool = False,
@@ -166,6 +176,7 @@ def make_dataset(
         raise UserError(f"train and test samples differ in shape: {x_train.shape[1:]} and {x_test.shape[1:]}")
     if (client_train is None) != (client_test is None):
         raise UserError("client ids must be given for train and test, or for neither")
+    group_train, group_test = numbered(group_train, group_test, len(x_train), len(x_test))
     if client_names and client_train is not None and client_test is not None:
         ids = np.concatenate([client_train, client_test])
         if ids.min() < 0 or ids.max() >= len(client_names):
@@ -194,6 +205,8 @@ def make_dataset(
         numbers_written=numbers_written,
         client_train=client_train,
         client_test=client_test,
+        group_train=group_train,
+        group_test=group_test,
         client_names=client_names,
         feature_names=feature_names,
         notes=notes,
@@ -201,11 +214,19 @@ def make_dataset(
 
 
 def split_dataset(
-    name: str, x: np.ndarray, y: np.ndarray, test: np.ndarray, client: np.ndarray | None, **other: Any
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    test: np.ndarray,
+    client: np.ndarray | None,
+    group: np.ndarray | None = None,
+    **other: Any,
 ) -> Dataset:
     """A data set of samples of which a mask [n] says which are for testing; `other`: names, and notes."""
-    ids = {} if client is None else {"client_train": client[~test], "client_test": client[test]}
-    return make_dataset(name, x[~test], y[~test], x[test], y[test], **ids, **other)
+    for key, values in (("client", client), ("group", group)):
+        if values is not None:
+            other |= {f"{key}_train": values[~test], f"{key}_test": values[test]}
+    return make_dataset(name, x[~test], y[~test], x[test], y[test], **other)
 
 
 def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedgela.data.dataset import Dataset
 from fedgela.data.held_out import hold_out
 from fedgela.data.partition import IID_BETA, LEFT_OUT, Owners, Scheme, by_classes, dirichlet, natural
-from fedgela.data.split import within_clients
+from fedgela.data.split import split_off
 from fedgela.errors import UserError
 from fedgela.randomness import numpy_generator
 
@@ -131,7 +132,7 @@ def _with_own_tests(data: Dataset) -> Dataset:
         raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
     if np.isin(data.client_test, data.client_train).any():
         return data
-    test = within_clients(data.y_train.numpy(), data.client_train)
+    test = split_off(data.y_train.numpy(), data.client_train, data.group_train)
     if not test.any():
         raise UserError(
             f"partition natural: no client of the data set {data.name!r} has test samples of its own, "
@@ -142,16 +143,13 @@ def _with_own_tests(data: Dataset) -> Dataset:
 
 def _hold_back(data: Dataset, kept: np.ndarray, held_out: np.ndarray) -> Dataset:
     """Training samples take the place of the test samples, which are never looked at."""
-    ids = data.client_train
-    return dataclasses.replace(
-        data,
-        x_train=data.x_train[kept],
-        y_train=data.y_train[kept],
-        x_test=data.x_train[held_out],
-        y_test=data.y_train[held_out],
-        client_train=None if ids is None else ids[kept],
-        client_test=None if ids is None else ids[held_out],
-    )
+    return dataclasses.replace(data, **_of(data, "train", kept), **_of(data, "train", held_out, "test"))
+
+
+def _of(data: Dataset, part: str, chosen: np.ndarray, new_part: str | None = None) -> dict[str, Any]:
+    """The chosen samples of train or test, with all that is known of each, as fields of a data set."""
+    held = {key: getattr(data, f"{key}_{part}") for key in ("x", "y", "client", "group")}
+    return {f"{key}_{new_part or part}": v if v is None else v[chosen] for key, v in held.items()}
 
 
 def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Dataset, Owners, Owners]:
@@ -164,14 +162,5 @@ def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Datas
             f"partition natural: none of the drawn clients of {data.name!r} has test samples; draw more, "
             "or with another partition_seed"
         )
-    assert data.client_train is not None and data.client_test is not None
-    data = dataclasses.replace(
-        data,
-        x_train=data.x_train[kept_train],
-        y_train=data.y_train[kept_train],
-        x_test=data.x_test[kept_test],
-        y_test=data.y_test[kept_test],
-        client_train=data.client_train[kept_train],
-        client_test=data.client_test[kept_test],
-    )
+    data = dataclasses.replace(data, **_of(data, "train", kept_train), **_of(data, "test", kept_test))
     return data, train[kept_train], test[kept_test]

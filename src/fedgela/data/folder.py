@@ -56,8 +56,15 @@ def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
     test = np.array([image.test for image in images])
     if not test.any():
         test = own_tests(y, client if natural else None)
-    names = {"class_names": tuple(classes.tolist()), "client_names": tuple(sites.tolist()) if natural else ()}
-    return split_dataset(name, x, y, test, client if natural else None, **names)
+    return split_dataset(
+        name,
+        x,
+        y,
+        test,
+        client if natural else None,
+        class_names=tuple(classes.tolist()),
+        client_names=tuple(sites.tolist()) if natural else (),
+    )
 
 
 def _images(root: Path) -> list[Image]:

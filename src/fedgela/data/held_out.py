@@ -14,12 +14,17 @@ def hold_out(
     data: Dataset, owner: Owners, clients: int, share: float, rng: np.random.Generator
 ) -> tuple[Mask, Mask]:
     """The samples that are kept for training and those that are held out: of every client a random `share`,
-    rounded down. Of text it is the last share of its windows, and those that overlap them are neither."""
-    text = data.kind == "tokens"
-    rank = -np.arange(len(owner)) if text else rng.random(len(owner))
-    held_out = _first_share(owner, rank, clients, share)
+    rounded down. Groups are held out as a whole or not at all. Of text it is the last share of a client's
+    windows, and those that overlap them are neither."""
+    text, group = data.kind == "tokens", data.group_train
+    if group is not None:
+        held_out = _whole_groups(owner, group, clients, share, rng)
+    else:
+        rank = -np.arange(len(owner)) if text else rng.random(len(owner))
+        held_out = _first_share(owner, rank, clients, share)
     if not held_out.any():
-        raise UserError(f"validation: {share:g} of a client's training samples is not one sample")
+        what = "sample" if group is None else "group"
+        raise UserError(f"validation: {share:g} of a client's training samples is not one {what}")
     kept = ~held_out & ~_overlapping(data, held_out) if text else ~held_out
     if not kept.any():
         raise UserError(f"validation: {share:g} leaves no window of text that overlaps none held out")
@@ -36,6 +41,22 @@ def _first_share(owner: Owners, rank: npt.NDArray[np.generic], clients: int, sha
     mask = np.zeros(len(owner), dtype=bool)
     mask[order] = place < np.repeat(wanted, sizes)
     return mask
+
+
+def _whole_groups(
+    owner: Owners, group: npt.NDArray[np.integer], clients: int, share: float, rng: np.random.Generator
+) -> Mask:
+    """Random groups of every client, of as many samples as is nearest to the `share`; never its last one. A
+    group of several clients counts as one of the first's."""
+    _, first, place, size = np.unique(group, return_index=True, return_inverse=True, return_counts=True)
+    home = owner[first]
+    order = np.lexsort((rng.random(len(first)), home))
+    home, size = home[order], size[order]
+    total = np.bincount(home, weights=size, minlength=clients)
+    end = np.cumsum(size) - (np.cumsum(total) - total)[home]
+    held_out = np.zeros(len(first), dtype=bool)
+    held_out[order] = (end - size / 2 <= np.floor(share * total + 1e-9)[home]) & (end < total[home])
+    return held_out[place]
 
 
 def _overlapping(data: Dataset, held_out: Mask) -> Mask:

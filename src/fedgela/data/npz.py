@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset, printable
+from fedgela.data.groups import check_group
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
 from fedgela.errors import UserError, did_you_mean
@@ -30,6 +31,7 @@ UNREADABLE = (
     zlib.error,
 )
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+GROUPS = ("group", "group_train", "group_test")
 CLIENTS = ("client", "client_train", "client_test")
 NAMES = ("class_names", "client_names")
 ALIKE = 0.85  # of names, from which on one is the other misspelt
@@ -43,8 +45,9 @@ def load_npz(name: str, path: Path) -> Dataset:
         if arrays.keys() >= TEXT:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
         unused = _unused(arrays)
-        if "client" in arrays and set(PARTS) & arrays.keys():
-            raise UserError("has client beside x_train; the clients are client_train and client_test then")
+        for key in ("client", "group"):
+            if key in arrays and set(PARTS) & arrays.keys():
+                raise UserError(f"has {key} beside x_train; the {key}s are {key}_train and {key}_test then")
         if {"x", "y"} <= arrays.keys() and not set(PARTS) & arrays.keys():
             arrays = _split(arrays)
         for one, other in (("x", "y"), ("y", "x")):
@@ -63,6 +66,8 @@ def load_npz(name: str, path: Path) -> Dataset:
             arrays["y_test"],
             client_train=arrays.get("client_train"),
             client_test=arrays.get("client_test"),
+            group_train=arrays.get("group_train"),
+            group_test=arrays.get("group_test"),
             class_names=names_of(arrays, "class_names"),
             client_names=names_of(arrays, "client_names"),
             notes=unused,
@@ -72,8 +77,8 @@ def load_npz(name: str, path: Path) -> Dataset:
 def _unused(arrays: Arrays) -> tuple[str, ...]:
     """A note of the arrays that nothing reads. One that seems to be misspelt is an error: a file without its
     clients, or its names, is trained on all the same."""
-    unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *NAMES})
-    lacking = [key for key in (*CLIENTS, *NAMES) if key not in arrays]
+    unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *GROUPS, *NAMES})
+    lacking = [key for key in (*CLIENTS, *GROUPS, *NAMES) if key not in arrays]
     for key in unused:
         # what is called clients, client_id or Client_train is nothing else, where there is no client yet
         clients = key.lower().startswith("client") and not set(CLIENTS) & arrays.keys()
@@ -98,7 +103,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _split(arrays: Arrays) -> Arrays:
-    x, y, client = arrays["x"], arrays["y"], arrays.get("client")
+    x, y, client, group = arrays["x"], arrays["y"], arrays.get("client"), arrays.get("group")
     for key, values in (("y", y), ("client", client)):
         if values is not None and (values.ndim != 1 or x.ndim == 0 or len(values) != len(x)):
             raise UserError(
@@ -112,10 +117,13 @@ def _split(arrays: Arrays) -> Arrays:
             )
     if x.ndim == 2 and x.dtype.kind in REAL:
         x = as_float32("x", x)  # before a split, so that a row is told as the file has it
-    test = own_tests(y, client)
-    parts = {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
-    if client is not None:
-        parts |= {"client_train": client[~test], "client_test": client[test]}
+    if group is not None:
+        check_group("group", group, len(x))
+    test = own_tests(y, client, group)
+    parts: Arrays = {}
+    for key, values in (("x", x), ("y", y), ("client", client), ("group", group)):
+        if values is not None:
+            parts |= {f"{key}_train": values[~test], f"{key}_test": values[test]}
     return {**arrays, **parts}
 
 

@@ -1,4 +1,4 @@
-"""A .parquet or .csv file of the user's own: columns label, image or numbers, perhaps client and split."""
+"""A .parquet or .csv file of the user's own: label, an image or numbers, perhaps client, split and group."""
 
 import contextlib
 import re
@@ -114,6 +114,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
     client_names: tuple[str, ...] = ()
     if "client" in table.column_names:
         client, client_names = codes(table["client"].to_numpy(), "client")
+    group = codes(table["group"].to_numpy(), "group")[0] if "group" in table.column_names else None
     columns: tuple[str, ...] = ()  # that are numbers
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), size)
@@ -122,13 +123,14 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
     else:
         columns = feature_names(table)
         x, read = features(table, columns), np.ones(len(y), dtype=bool)
-    test = _test(table, y, client)
+    test = _test(table, y, client, group)
     return split_dataset(
         name,
         x,
         y[read],
         test[read],
         None if client is None else client[read],
+        None if group is None else group[read],
         class_names=class_names,
         numbers_written=not class_names,
         client_names=client_names,
@@ -150,9 +152,9 @@ def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]
     raise UserError(f"column {column} must be integers or strings, not {values.dtype}")
 
 
-def _test(table: Any, y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
+def _test(table: Any, y: np.ndarray, client: np.ndarray | None, group: np.ndarray | None) -> np.ndarray:
     if "split" not in table.column_names:
-        return own_tests(y, client)
+        return own_tests(y, client, group)
     test = split_of(table)
     if test.all() or not test.any():
         which = "test" if test.all() else "train"

@@ -32,6 +32,8 @@ def to_json(found: Inspection) -> str:
         "classes_nowhere": found.nowhere,
         "cells_tested_without_training": found.tested_unseen,
         "round_misses_class": found.round_misses_class,
+        "groups": found.data.groups[0],
+        "groups_in_training_and_test": found.data.groups[1],
         "duplicates": asdict(found.duplicates),
         "phi": found.method.phi,
         "E_W": found.method.E_W,

@@ -28,9 +28,11 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
         cells += f"; {found.disjoint_cells:.1%} among training clients and classes that somebody has"
     small = int(found.too_small.sum())
     same = f", {d.test_in_train_of_same_client:,} of them by the same client" if d.test_in_train else ""
+    groups, in_both = found.data.groups
     columns = ", ".join(map(printable, found.data.feature_names))
     return [
         *([("features", columns)] if columns else []),
+        *([("groups", f"{groups:,}, {in_both:,} of them both in training and in test")] if groups else []),
         ("missing", cells),
         (
             "class imbalance",

@@ -1,0 +1,36 @@
+"""Samples that belong together, as a patient's images: by a number of their group, or by its name."""
+
+import numpy as np
+
+from fedgela.errors import UserError
+
+
+def check_group(key: str, values: np.ndarray, samples: int) -> None:
+    if values.shape != (samples,) or values.dtype.kind not in "iuU":
+        raise UserError(
+            f"{key} must be {samples} integers or strings, one a sample, not {values.dtype} "
+            f"{list(values.shape)}"
+        )
+
+
+def numbered(
+    train: np.ndarray | None, test: np.ndarray | None, n_train: int, n_test: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Groups by numbers from 0, the same in train and test."""
+    if train is None and test is None:
+        return None, None
+    if train is None or test is None:
+        raise UserError("groups must be given for train and test, or for neither")
+    check_group("group_train", train, n_train)
+    check_group("group_test", test, n_test)
+    if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
+        raise UserError("group_train and group_test must both be integers, or both strings")
+    numbers = np.unique(np.concatenate([train, test]), return_inverse=True)[1]
+    return numbers[:n_train], numbers[n_train:]
+
+
+def in_all_and_in_both(train: np.ndarray | None, test: np.ndarray | None) -> tuple[int, int]:
+    """How many groups there are, and how many of them have samples both in training and in test."""
+    if train is None or test is None:
+        return 0, 0
+    return len(np.union1d(train, test)), len(np.intersect1d(train, test))
