@@ -53,6 +53,8 @@ def open_site(
             raise UserError(f"{data}: {error}") from None
     log(f"{folder.name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test samples")
     log(f"{folder.name}: trains {by_class(known)}")
+    for note in dataset.notes:
+        log(f"{folder.name}: {note}")
     if share_classes:
         log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
     folder.state.mkdir(mode=0o700, exist_ok=True)
