@@ -28,7 +28,9 @@ def rows_of(*names: str) -> list[dict]:
 
 
 def over(seeds: list[float], digits: int = 1) -> str:
-    """Mean and standard deviation of values on several seeds."""
+    """Mean and standard deviation of values on several seeds; of one seed, its value."""
+    if len(seeds) == 1:
+        return f"{seeds[0]:.{digits}f}"
     return f"{statistics.fmean(seeds):.{digits}f} ± {statistics.stdev(seeds):.{digits}f}"
 
 
@@ -402,6 +404,26 @@ def prior() -> list[str]:
     return lines
 
 
+def uneven() -> list[str]:
+    """GA over seeds, plain and with all classes counted alike, where the classes are uneven overall."""
+    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for row in _data("sweeps/uneven")["rows"]:
+        place = f"{row['dataset'].partition(',')[0]}, `{row['partition']}`"
+        groups[row["method"]][place].append(row["equal"])
+        if "mean" in row:
+            groups[f"{row['method']}; mean lengths"][place].append(row["mean"])
+    places = list(next(iter(groups.values())))
+    lines = ["| method | " + " | ".join(f"{place}: GA, balanced" for place in places) + " |"]
+    lines.append("|---" * (len(places) + 1) + "|")
+    for method, by_place in groups.items():
+        figures = []
+        for place in places:
+            GA, balanced = ([row[key] for row in by_place[place]] for key in ("GA", "GA_balanced"))
+            figures.append(f"{over(GA)}, {statistics.fmean(balanced):.1f}")
+        lines.append(f"| {method} | " + " | ".join(figures) + " |")
+    return lines
+
+
 def _place(config: dict, quote: str = "") -> tuple[str, str]:
     """Data, split and model of a line of the ledger, and how many clients of how many take part."""
     where = f"{config['dataset']}, {quote}{config['partition']}{quote}, {config['model']}"
@@ -492,6 +514,7 @@ def render(marker: str) -> list[str]:
         "class-means": class_means,
         "precision": precision,
         "prior": prior,
+        "uneven": uneven,
     }
     if name in whole:
         return whole[name]()

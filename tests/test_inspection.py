@@ -218,6 +218,7 @@ def test_images_that_differ_in_one_bit_are_different() -> None:
         ([[5, 5, 5], [5, 5, 5]], {"sample": 1}, "perhaps", "power:1"),
         ([[90, 5, 0], [0, 5, 90]], {}, "perhaps", "even"),
         ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "power:1"),  # few of the clients a round
+        ([[90, 5, 0], [50, 0, 9]], {"sample": 1}, "likely", "even"),  # classes uneven overall
         ([[5, 0], *[[5, 5]] * 4], {}, "perhaps", "power:1"),  # a tenth missing
         ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "even"),  # the only one with a balance has none
         ([[9, 0], [0, 9]], {}, "likely", "power:1"),  # one class each: nothing to be out of balance

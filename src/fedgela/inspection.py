@@ -27,6 +27,7 @@ EXAMPLES = 5  # duplicates named of each kind
 # the rules of thumb, see docs/inspect.md
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
 MANY_MISSING = 0.2  # from here on FedGELA was seen to help, but for skew with all clients in every round
+UNEVEN = 10.0  # largest over smallest class of all clients together: above, the paper's Phi was far behind
 BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi in any case
 RARE = 0.05  # chance that a round has no client with a class
 
@@ -288,7 +289,8 @@ def advise(found: Inspection) -> Advice:
     cells = f"{share} of (client, class) cells are missing"
     balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
     # where clients are sampled, even lengths were behind the paper's at full length, and level before
-    even = ratio > BALANCED and not found.is_sampled
+    uneven = found.class_imbalance > UNEVEN
+    even = uneven or (ratio > BALANCED and not found.is_sampled)
     settings: dict[str, str | float] = {"phi": "even" if even else "power:1", "E_W": 10.0}
     if missing < FEW_MISSING:
         few = f"only {cells}" if missing else "no client lacks a class"
@@ -303,7 +305,12 @@ def advise(found: Inspection) -> Advice:
         verdict, reason = "likely", f"{cells} and {balance}"
     else:
         verdict, reason = "perhaps", f"{cells} and {balance}, which even lengths often bear better"
-    if found.is_sampled:
+    if uneven:
+        overall = (
+            f"of all clients together the largest class is {found.class_imbalance:,.0f} times the smallest"
+        )
+        reason += f"; {overall}, which the paper's Phi does not bear"
+    if found.is_sampled and not uneven:
         reason += "; where some of the clients train in a round, it was ahead with the paper's Phi"
     elif verdict == "perhaps":
         reason += "; compare it with FedAvg"

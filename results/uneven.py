@@ -1,0 +1,126 @@
+"""FedGELA where the classes are uneven over all clients together: digits with a long tail, and skin lesions.
+
+    python results/uneven.py results/sweeps/uneven.json
+
+Of digits, class c keeps a share of 0.7^c of its samples. Fed-ISIC2019 is from hospitals; it has few rounds of
+one epoch here, with a small net, for a CPU. Validation data, the last round; methods and their settings are
+those of prior.py, and those of digits its seeds too: none was looked for on this data. `equal` is the global
+model as the paper has it, with vectors of equal length; `mean` gives it the clients' mean lengths,
+sum_k p_k Phi_kc, which are equal only where the classes are even. Both are of one training run.
+"""
+
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+
+from fedgela.config import Experiment, parse_experiment  # noqa: E402
+from fedgela.data import Federation  # noqa: E402
+from fedgela.deploy.predictor import data_of, predictor_of  # noqa: E402
+from fedgela.runs import run  # noqa: E402
+from fedgela.saved.runs import find_runs  # noqa: E402
+
+KEPT = 0.7  # of a class, of what the one before it keeps
+DIGITS = "digits, long tail"
+PLACES: dict[str, tuple[dict[str, Any], tuple[str, ...], range]] = {
+    DIGITS: (
+        {
+            "clients": 10,
+            "rounds": 10,
+            "epochs": 5,
+            "batch_size": 10,
+            "lr": 0.03,
+            "min_samples": 10,
+            "lanes": 1,
+        },
+        ("classes:2", "classes:3", "dirichlet:0.1", "dirichlet:0.5"),
+        range(106, 111),
+    ),
+    "fed-isic2019": (
+        {"model": "simple-cnn", "clients": 20, "sample": 10, "rounds": 30, "epochs": 1, "finetune_epochs": 1},
+        ("natural",),
+        range(106, 107),
+    ),
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg"},
+    "fedge, E_W 30": {"name": "fedge", "E_W": 30.0},
+    "fedgela, power:1, E_W 3": {"name": "fedgela", "E_W": 3.0},
+    "fedgela, power:0.5, E_W 10": {"name": "fedgela", "phi": "power:0.5"},
+    "fedgela, even, E_W 3": {"name": "fedgela", "phi": "even", "E_W": 3.0},
+    "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
+}
+KEYS = ("dataset", "partition", "method", "seed")
+
+
+def long_tailed_digits(path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    y = digits.target
+    kept = [np.flatnonzero(y == c)[: round(KEPT**c * (y == c).sum())] for c in range(10)]
+    rows = np.sort(np.concatenate(kept))
+    np.savez(path, x=(digits.images[rows] * 255 / 16).astype(np.uint8), y=y[rows])
+
+
+def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
+    """The trained model's GA, plain and balanced, with the clients' mean lengths."""
+    (trained,) = find_runs([folder], print)
+    federation: Federation = data_of(trained)
+    counts = federation.train_counts
+    p = counts.sum(dim=1).double() / counts.sum()
+    vectors = experiment.algorithm.client_vectors(counts, {})
+    lengths = p @ vectors["phi"].double()
+    predictor, _ = predictor_of(trained, federation, None, "last")
+    data = federation.data
+    with torch.no_grad():
+        inputs = torch.addcmul(predictor.shift, data.x_test.float(), predictor.scale)
+        predicted = (lengths * predictor.predict(predictor.net, inputs)).argmax(dim=1)
+    right = (predicted == data.y_test).double()
+    by_class = [float(right[data.y_test == c].mean()) for c in data.y_test.unique()]
+    return {"GA": 100 * float(right.mean()), "GA_balanced": 100 * float(np.mean(by_class))}
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    done = {tuple(row[key] for key in KEYS) for row in rows}
+    with tempfile.TemporaryDirectory() as folder:
+        digits = Path(folder) / "digits_long_tail.npz"
+        long_tailed_digits(digits)
+        for name, (settings, splits, seeds) in PLACES.items():
+            for partition, seed, label in itertools.product(splits, seeds, METHODS):
+                if (name, partition, label, seed) in done:
+                    continue
+                table = {
+                    "dataset": str(digits) if name == DIGITS else name,
+                    "partition": partition,
+                    "seed": seed,
+                }
+                experiment = parse_experiment(
+                    settings | table | {"validation": 0.2, "algorithm": METHODS[label]}
+                )
+                place = Path(folder) / f"{name}-{partition}-{seed}-{label}".replace(":", "-")
+                result = run(experiment, place)
+                figures = {key: round(result[key]["last"], 2) for key in ("GA", "GA_balanced", "PA")}
+                row = dict(zip(KEYS, (name, partition, label, seed), strict=True)) | {"equal": figures}
+                if METHODS[label]["name"] == "fedgela":
+                    mean = by_mean_lengths(place, experiment)
+                    row["mean"] = {key: round(value, 2) for key, value in mean.items()}
+                rows.append(row)
+                note = (__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip()
+                text = ",\n".join(map(json.dumps, rows))
+                out.write_text(f'{{"note": {json.dumps(note)},\n"rows": [\n{text}\n]}}\n')
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
