@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedgela.data import Dataset, build_federation
 from fedgela.data.partition import LEFT_OUT, natural, split_largest
+from fedgela.data.split import own_tests
 from fedgela.errors import UserError
 
 Make = Callable[..., Dataset]
@@ -152,3 +153,14 @@ def test_clients_of_one_sample_and_no_test_samples_are_an_error(toy_data: Make) 
     data = toy_data([2, 2], [1, 1], client_train=np.arange(4), client_test=np.array([8, 9]))
     with pytest.raises(UserError, match="no client of the data set 'toy' has test samples of its own"):
         build_federation(data, "natural", None, 0, seed=0)
+
+
+def test_no_client_gives_its_only_sample_for_testing() -> None:
+    """Class 2 has two samples, each the only one of its client: it is trained on, and not tested."""
+    y = np.array([0, 1] * 20 + [2, 2])
+    client = np.array([0] * 40 + [1, 2])
+    test = own_tests(y, client)
+    assert not test[40:].any() and test[:40].sum() == 8
+    # where one of its clients has more to train on, that one gives a sample
+    test = own_tests(np.append(y, 0), np.append(client, 1))
+    assert test[40:].tolist() == [True, False, False]

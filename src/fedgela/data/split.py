@@ -84,8 +84,10 @@ def within_clients(
     samples_of = Counter(client.tolist())
     for c in np.setdiff1d(y[~test], y[test]):
         members = np.flatnonzero(y == c)
-        if len(members) > 1:
+        trained_on = Counter(client[~test].tolist())
+        spare = [i for i in members.tolist() if trained_on[client[i]] > 1]  # no client is left without any
+        if len(members) > 1 and spare:
             # of the client that has the most: it, or else another, still trains on the class
             here = Counter(client[members].tolist())
-            test[max(members, key=lambda i: (here[client[i]], samples_of[client[i]], i))] = True
+            test[max(spare, key=lambda i: (here[client[i]], samples_of[client[i]], i))] = True
     return test
