@@ -387,39 +387,38 @@ def angles_by_round() -> list[str]:
     return lines
 
 
+Rows = dict[str, dict[str, list[dict]]]  # by method and place
+
+
 def prior() -> list[str]:
     """GA and PA over seeds, every method with one setting for all splits."""
-    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    groups: Rows = defaultdict(lambda: defaultdict(list))
     for row in _data("sweeps/prior")["rows"]:
         groups[row["method"]][f"{row['dataset']}, `{row['partition']}`"].append(row)
-    places = list(next(iter(groups.values())))
-    lines = ["| method | " + " | ".join(f"{place}: GA, PA" for place in places) + " |"]
-    lines.append("|---" * (len(places) + 1) + "|")
-    for method, by_place in groups.items():
-        figures = []
-        for place in places:
-            GA, PA = ([row[metric] for row in by_place[place]] for metric in ("GA", "PA"))
-            figures.append(f"{over(GA)}, {statistics.fmean(PA):.1f}")
-        lines.append(f"| {method} | " + " | ".join(figures) + " |")
-    return lines
+    return _by_method(groups, "GA, PA", "PA")
 
 
 def uneven() -> list[str]:
     """GA over seeds, plain and with all classes counted alike, where the classes are uneven overall."""
-    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    groups: Rows = defaultdict(lambda: defaultdict(list))
     for row in _data("sweeps/uneven")["rows"]:
         place = f"{row['dataset'].partition(',')[0]}, `{row['partition']}`"
         groups[row["method"]][place].append(row["equal"])
         if "mean" in row:
             groups[f"{row['method']}; mean lengths"][place].append(row["mean"])
+    return _by_method(groups, "GA, balanced", "GA_balanced")
+
+
+def _by_method(groups: Rows, title: str, beside: str) -> list[str]:
+    """A row a method and a column a place: GA with its spread, and the mean of what stands beside it."""
     places = list(next(iter(groups.values())))
-    lines = ["| method | " + " | ".join(f"{place}: GA, balanced" for place in places) + " |"]
+    lines = ["| method | " + " | ".join(f"{place}: {title}" for place in places) + " |"]
     lines.append("|---" * (len(places) + 1) + "|")
     for method, by_place in groups.items():
         figures = []
         for place in places:
-            GA, balanced = ([row[key] for row in by_place[place]] for key in ("GA", "GA_balanced"))
-            figures.append(f"{over(GA)}, {statistics.fmean(balanced):.1f}")
+            GA, other = ([row[key] for row in by_place[place]] for key in ("GA", beside))
+            figures.append(f"{over(GA)}, {statistics.fmean(other):.1f}")
         lines.append(f"| {method} | " + " | ".join(figures) + " |")
     return lines
 
