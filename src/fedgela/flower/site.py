@@ -271,7 +271,7 @@ def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
                 f"labels go up to {data.classes - 1}, but the federation has {len(classes)} classes, "
                 f"0 to {len(classes) - 1}"
             )
-        held = {*data.y_train.tolist(), *data.y_test.tolist()}
+        held = np.union1d(data.y_train, data.y_test).tolist()
         place = torch.zeros(data.classes, dtype=torch.int64)
         for number, found in places_of(held, classes, data.numbers_written).items():
             place[number] = found

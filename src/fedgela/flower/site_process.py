@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedgela.data import load_dataset
-from fedgela.data.dataset import Dataset
+from fedgela.data.dataset import Dataset, printable
 from fedgela.errors import UserError
 from fedgela.flower.addresses import host_and_port
 from fedgela.flower.door import opened
@@ -65,7 +65,8 @@ def by_class(data: Dataset) -> str:
     """How many training samples of which class there are, for the site's own eyes."""
     counts = torch.bincount(data.y_train, minlength=data.classes).tolist()
     names = data.class_names or [str(c) for c in range(data.classes)]
-    return ", ".join(f"{count} of {name}" for name, count in zip(names, counts, strict=True) if count)
+    held = zip(map(printable, names), counts, strict=True)
+    return ", ".join(f"{count} of {name}" for name, count in held if count)
 
 
 def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
