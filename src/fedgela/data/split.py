@@ -82,12 +82,14 @@ def within_clients(
     tested_only = np.setdiff1d(y[test], y[~test])
     test[[np.flatnonzero(y == c)[0] for c in tested_only]] = False
     samples_of = Counter(client.tolist())
+    trained_on = Counter(client[~test].tolist())
     for c in np.setdiff1d(y[~test], y[test]):
         members = np.flatnonzero(y == c)
-        trained_on = Counter(client[~test].tolist())
         spare = [i for i in members.tolist() if trained_on[client[i]] > 1]  # no client is left without any
         if len(members) > 1 and spare:
             # of the client that has the most: it, or else another, still trains on the class
             here = Counter(client[members].tolist())
-            test[max(spare, key=lambda i: (here[client[i]], samples_of[client[i]], i))] = True
+            given = max(spare, key=lambda i: (here[client[i]], samples_of[client[i]], i))
+            test[given] = True
+            trained_on[client[given]] -= 1
     return test
