@@ -194,7 +194,7 @@ class Experiment(BaseModel):
     lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # trained side by side; by model and machine
     width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; by the model
     compile: bool | None = None  # torch.compile; on a GPU, where it pays
-    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; bf16 on a GPU, else fp32
+    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; bf16 on a GPU (recurrent: fp32)
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; by the model
 
     algorithm: Annotated[

@@ -78,6 +78,23 @@ def test_a_resnet_by_our_kernels_is_the_eager_engines(noisy: Path) -> None:
             torch.testing.assert_close(b.server.model[name], value, rtol=1e-2, atol=1e-3)
 
 
+def test_recurrent_layers_are_the_eager_engines(tmp_path: Path) -> None:
+    says = b"what is said and said again by one is soon known by heart. "
+    text = np.frombuffer(says * 24, dtype=np.uint8)
+    offset = np.arange(4) * (len(text) // 3)
+    np.savez(tmp_path / "text.npz", text=text, offset=offset, role=np.array(["A", "B", "C"]))
+    natural = {"partition": "natural", "clients": None, "model": "lstm", "lr": 0.3, "batch_size": 20}
+    plain = serve(tiny(tmp_path / "text.npz", engine="eager", **settings("fedavg", **natural)))
+    fast = serve(tiny(tmp_path / "text.npz", **settings("fedavg", **natural, lanes=3, width=1)))
+    a, b = plain.begin(), fast.begin()
+    for _ in range(3):
+        one, two = plain.step(a), fast.step(b)
+        assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-3)
+        assert two["GA"] == pytest.approx(one["GA"], abs=2.0)
+    for name, value in a.server.model.items():
+        torch.testing.assert_close(b.server.model[name], value, rtol=1e-2, atol=1e-4)
+
+
 OTHERS: list[dict[str, Any]] = [
     {"optimizer": "adam", "lr": 0.001},
     {"clip_norm": 0.1},

@@ -18,6 +18,7 @@ from fedgela.training.interface import Engine
 from fedgela.training.lane import draws_by_itself
 from fedgela.training.lanes import LaneEngine
 from fedgela.training.optimiser import Optimiser
+from fedgela.training.recurrent import is_recurrent
 from fedgela.training.stacking import fits
 from fedgela.training.workers import WorkerEngine
 
@@ -68,6 +69,10 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     lanes, width = e.lanes or lanes, e.width or width
     if width > 1 and e.precision == "bf16" and not gpu:
         raise UserError("width: in bf16 clients train one by one on a CPU; leave out width, or precision")
+    if gpu and e.precision == "bf16" and is_recurrent(net):
+        raise UserError(
+            "precision: torch would compute this model's recurrent layers in fp16, not in bf16; use fp32"
+        )
     compiled = e.compile
     if compiled is None:
         long = work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
@@ -79,7 +84,7 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
         lanes=lanes,
         width=width,
         compile=compiled and engine == "lanes",
-        precision=e.precision or ("bf16" if gpu and engine != "eager" else "fp32"),
+        precision=e.precision or ("bf16" if gpu and engine != "eager" and not is_recurrent(net) else "fp32"),
         threads=e.threads or (1 if alone and not gpu else cores()),
     )
 

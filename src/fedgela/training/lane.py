@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 
 from fedgela.algorithms import Phase
 from fedgela.data import Dataset
-from fedgela.errors import first_line
+from fedgela.errors import UserError, first_line
 from fedgela.models import Net, State
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
@@ -167,6 +167,7 @@ class Lane:
     def finish(self, device: torch.device) -> list[Outcome]:
         """What the group's clients have learnt, on `device`; the lane is free then."""
         assert self.group is not None
+        self._check_places()
         if self.stream is not None:
             torch.cuda.default_stream(self.device).wait_stream(self.stream)
         losses = self.loss_sum.to("cpu", copy=True)
@@ -178,6 +179,13 @@ class Lane:
             outcomes.append(Outcome(job.client, model, losses[i], count))
         self.group = None
         return outcomes
+
+    def _check_places(self) -> None:
+        """Steps work on rows of the lane's state. What a layer learns elsewhere never leaves the lane."""
+        for move in self.moves.values():
+            for name, weight in move.weights.items():
+                if weight.data_ptr() != self.state[name].data_ptr():
+                    raise UserError(f"the model moves its weights in memory ({name}): use engine = eager")
 
     def _fit(self, group: "_Group") -> None:
         """Make room for what this group brings. Captured steps hold addresses: new room, new captures."""

@@ -16,6 +16,7 @@ from fedgela.models import Net, State
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, size_of_batch
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
 from fedgela.training.optimiser import Optimiser
+from fedgela.training.recurrent import is_recurrent, keep_weights_in_place
 from fedgela.training.stacking import make_stackable
 
 STEPS_AHEAD = 16  # asked of a lane at a time
@@ -282,6 +283,8 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
     """A template of the net on a device. Clients alone convolve with channels last, as the libraries like it;
     clients together by kernels of our own."""
     there = copy.deepcopy(net).to(device)
+    if is_recurrent(there):
+        keep_weights_in_place(there)
     if width > 1:
         make_stackable(there)
         return there
