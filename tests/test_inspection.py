@@ -253,6 +253,10 @@ def test_the_batch_that_is_advised_fits_half_of_the_clients() -> None:
     (line,) = (line for line in found.advice.warnings if "batch" in line)
     assert line.startswith("3 of 4 clients hold less than one batch of 10")
     assert line.endswith("batch_size = 8 would fit half of all clients")
+    (line,) = (
+        line for line in looked_at([[1, 0], [0, 1], [9, 0]], batch_size=10).advice.warnings if "batch" in line
+    )
+    assert line.endswith("train on one batch of all they have")  # batches of one sample help nobody
 
 
 # -- text, JSON, pictures --------------------------------------------------------------------------

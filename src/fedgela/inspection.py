@@ -323,7 +323,7 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     small = found.too_small & (found.samples > 0)
     if small.any():
         fits = int(np.median(found.samples[found.samples > 0]))
-        advice = f"; batch_size = {fits} would fit half of all clients" if fits < e.batch_size else ""
+        advice = f"; batch_size = {fits} would fit half of all clients" if 1 < fits < e.batch_size else ""
         lines.append(
             f"{small.sum():,} of {found.clients:,} clients hold less than one batch of {e.batch_size}, and "
             f"train on one batch of all they have{advice}"

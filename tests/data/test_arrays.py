@@ -270,11 +270,11 @@ def test_the_index_of_pandas_is_no_feature_when_it_was_read_and_written_again(tm
     ],
 )
 def test_a_column_that_numbers_the_rows_is_told(tmp_path: Path, values: np.ndarray, way: str | None) -> None:
-    path = parquet(tmp_path, label=np.arange(10) % 2, id=values, a=np.ones(10))
+    path = parquet(tmp_path, label=np.arange(10) % 2, visit=values, a=np.ones(10))
     data = load_dataset(str(path))
-    assert data.feature_names == ("id", "a")
+    assert data.feature_names == ("visit", "a")
     assert [note.split(",")[0] for note in data.notes] == (
-        [f"column id numbers the rows: it {way} with every row"] if way else []
+        [f"column visit numbers the rows: it {way} with every row"] if way else []
     )
     asked = parse_experiment({"dataset": str(path), "partition": "iid", "clients": 2, "device": "cpu"})
     asked = asked.with_(batch_size=2, min_samples=0)
@@ -324,6 +324,16 @@ def test_a_feature_that_is_called_nearly_like_the_clients_is_told(tmp_path: Path
     data = load_dataset(str(parquet(tmp_path, **columns)))
     assert data.notes == ("column 'Client' is trained on as any feature (did you mean 'client'?)",)
     assert load_dataset(str(parquet(tmp_path, **columns, client=np.arange(10) % 2))).notes == ()
+
+
+def test_what_samples_are_called_is_never_trained_on(tmp_path: Path) -> None:
+    names = ["007", None, "B 3", "1.10", *map(str, range(6))]
+    data = load_dataset(str(parquet(tmp_path, label=np.arange(10) % 2, id=names, a=np.ones(10))))
+    assert (data.feature_names, data.notes) == (("a",), ())
+    data = load_dataset(str(parquet(tmp_path, label=np.arange(10) % 2, ID=np.arange(10), a=np.ones(10))))
+    assert data.notes[0] == "column 'ID' is trained on as any feature (did you mean 'id'?)"
+    np.savez(tmp_path / "a.npz", x=np.ones((10, 2)), y=np.arange(10) % 2, id=np.arange(10))
+    assert load_dataset(str(tmp_path / "a.npz")).notes == ()
 
 
 @pytest.mark.parametrize("column", ["label", "client"])
@@ -474,6 +484,7 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
         ({"label": [0, 1], "a": ["x", "y"]}, "column a is no column of numbers but string"),
         ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 row"),
+        ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in 1 row, written 'nan'"),
         ({"label": [-3, 1], "a": [1, 2]}, "column label holds -3; labels are numbers from 0, or names"),
         ({"label": [0.5, 1], "a": [1, 2]}, "column label must be integers or strings, not float64"),
         ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),

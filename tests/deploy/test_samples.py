@@ -88,6 +88,25 @@ def test_columns_are_taken_by_their_names(tmp_path: Path) -> None:
         read_samples(path, FEATURES, CLASSES, ("a", "b", "d"))
 
 
+def test_samples_are_called_by_their_ids(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    path.write_text("id,a,b,c,split\n007,1,2,3,test\n1.10,4,5,6,train\nNA,7,8,9,test\n")
+    found = read_samples(path, FEATURES, CLASSES)  # as they are written, and no feature
+    assert (found.names, found.x.tolist()) == (["007", "NA"], [[1, 2, 3], [7, 8, 9]])
+    path.write_text("id,a,b,c\n,1,2,3\nB,4,5,6\n")
+    with pytest.raises(UserError, match="column id lacks a value in 1 row"):
+        read_samples(path, FEATURES, CLASSES)
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((2, 3)), id=["B-1", "B-2"])
+    assert read_samples(path, FEATURES, CLASSES).names == ["B-1", "B-2"]
+    np.savez(path, x_test=np.zeros((2, 3)), x_train=np.zeros((1, 3)), id_train=[9], id_test=[31, 30])
+    assert read_samples(path, FEATURES, CLASSES).names == ["31", "30"]
+    np.savez(path, x=np.zeros((2, 3)), id=["B-1"])
+    with pytest.raises(UserError, match=r"there must be one id a sample, 2, not \[1\]"):
+        read_samples(path, FEATURES, CLASSES)
+
+
 def test_of_a_table_with_a_split_the_test_rows_are_taken(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "t.csv"

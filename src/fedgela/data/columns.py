@@ -6,7 +6,8 @@ from typing import Any
 
 from fedgela.data.dataset import printable
 
-ROLES = ("label", "client", "split", "image", "group")
+ID = "id"  # what a sample is called: for predictions, never trained on
+ROLES = ("label", "client", "split", "image", "group", ID)
 NAMED = ("label", "client", "group")  # by names, or by numbers
 PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
 FEWEST = 5  # rows: of fewer, the numbers of a column may well rise by chance

@@ -19,7 +19,7 @@ REAL = "biuf"  # kinds of numpy types that are features: booleans are 0 and 1
 _TENSORS = ("x_train", "y_train", "x_test", "y_test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Images are uint8 [n, channels, height, width], features float32 [n, d], tokens uint8 or int64
     [n, length]; labels are int64 [n]. What takes a pass over the data is worked out when first asked for."""
@@ -42,6 +42,10 @@ class Dataset:
     client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
     feature_names: tuple[str, ...] = ()  # of a table's columns
     notes: tuple[str, ...] = ()  # what in the file looks like a mistake, for whoever trains on it
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples"
+        return f"<Dataset {self.name}: {sizes}, {self.spec}, {self.classes} classes>"
 
     @property
     def spec(self) -> InputSpec:

@@ -34,6 +34,7 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 GROUPS = ("group", "group_train", "group_test")
 CLIENTS = ("client", "client_train", "client_test")
 NAMES = ("class_names", "client_names")
+IDS = ("id", "id_train", "id_test")  # what samples are called, for predictions alone
 ALIKE = 0.85  # of names, from which on one is the other misspelt
 SHOWN = 5  # arrays in a note
 Arrays = dict[str, np.ndarray]
@@ -77,7 +78,7 @@ def load_npz(name: str, path: Path) -> Dataset:
 def _unused(arrays: Arrays) -> tuple[str, ...]:
     """A note of the arrays that nothing reads. One that seems to be misspelt is an error: a file without its
     clients, or its names, is trained on all the same."""
-    unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *GROUPS, *NAMES})
+    unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *GROUPS, *NAMES, *IDS})
     lacking = [key for key in (*CLIENTS, *GROUPS, *NAMES) if key not in arrays]
     for key in unused:
         # what is called clients, client_id or Client_train is nothing else, where there is no client yet

@@ -1,4 +1,4 @@
-"""A .parquet or .csv file of the user's own: label, an image or numbers, perhaps client, split and group."""
+"""A .parquet or .csv file of the user's own: label, an image or numbers, perhaps client, split, group, id."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.data.columns import NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
+from fedgela.data.columns import ID, NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
 from fedgela.data.csv_form import check_form
 from fedgela.data.dataset import REAL, Dataset, as_float32, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
@@ -29,7 +29,8 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
             near = nearly("label", names)
             hint = f" (did you mean {near!r}? rename it)" if near else ""
             raise UserError(f"lacks a column label; it has {', '.join(names) or 'none'}{hint}")
-        check_whole(table, [name for name in names if not PANDAS_INDEX.fullmatch(name)], _missing(path))
+        read = [name for name in names if name != ID and not PANDAS_INDEX.fullmatch(name)]
+        check_whole(table, read, _missing(path))
         return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
 
 
@@ -43,7 +44,7 @@ def read_table(path: Path) -> Any:
     except ImportError:
         raise UserError(f"{path}: read with pyarrow, which is missing: pip install 'fedgela[hub]'") from None
     # 007 and 7 are two names: what labels and clients are is told by how they are written
-    as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NAMED, pyarrow.string()))
+    as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((*NAMED, ID), pyarrow.string()))
     try:
         if path.suffix == ".csv":
             with naming(path):
@@ -79,10 +80,11 @@ def _with_numbers(table: Any) -> Any:
 
 
 def _missing(path: Path) -> list[str]:
-    """How a missing value may be written: in a .csv, as pyarrow reads its columns of numbers."""
+    """How a missing value may be written: in a .csv, as pyarrow reads its columns of numbers; in a .parquet,
+    which has nulls, as pandas makes strings of them."""
     import pyarrow.csv
 
-    return list(pyarrow.csv.ConvertOptions().null_values) if path.suffix == ".csv" else [""]
+    return list(pyarrow.csv.ConvertOptions().null_values) if path.suffix == ".csv" else ["", "nan"]
 
 
 def check_whole(table: Any, columns: Iterable[str], missing: Sequence[str] = ("",)) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgela.data.columns import ID
 from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
@@ -140,7 +141,10 @@ def _of_arrays(arrays: dict[str, np.ndarray], spec: InputSpec, classes: Sequence
     # a token is a place, whatever digits are called
     names = names_of(arrays, "class_names") or (tuple(classes) if spec.kind == "tokens" else ())
     labels = None if y is None else _labels(y, len(x), names, classes, False)
-    return Samples([str(i) for i in range(len(x))], x, labels)
+    ids = arrays.get(key.replace("x", ID, 1))
+    if ids is not None and ids.shape != (len(x),):
+        raise UserError(f"there must be one {ID} a sample, {len(x)}, not {list(ids.shape)}")
+    return Samples([str(i) for i in (range(len(x)) if ids is None else ids.tolist())], x, labels)
 
 
 def _of_table(
@@ -160,7 +164,8 @@ def _of_table(
                 "name: there 'fedgela predict SITE_FOLDER' finds them"
             )
     used = ["image"] if "image" in table.column_names else [c for c in columns if c in table.column_names]
-    check_whole(table, used)
+    has_ids = ID in table.column_names
+    check_whole(table, [*used, ID] if has_ids and ID not in used else used)
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
         decoded.check_depth()
@@ -170,7 +175,8 @@ def _of_table(
     rows, samples, labels = rows[read], _tensor(x, spec), None
     if "label" in table.column_names:
         labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes, True)
-    return Samples([str(row) for row in rows], samples, labels)
+    names = table[ID].to_numpy()[read].tolist() if has_ids else rows.tolist()
+    return Samples([str(name) for name in names], samples, labels)
 
 
 def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
