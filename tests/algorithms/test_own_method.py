@@ -118,6 +118,11 @@ class FeaturesForVectors(DeepHead):
 
 
 @dataclass(frozen=True)
+class BesideNothing(FedAvg):
+    beside: ClassVar = ("PA_fine_tuned",)
+
+
+@dataclass(frozen=True)
 class TrainsNothing(FedAvg):
     def phases(self, epochs):
         return Phase(epochs), Phase(epochs, ("body.",))
@@ -205,6 +210,7 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
     [
         ("PersonalOfNobody", r"PA_of is one of finetuned, local, global, not 'mine'"),
         ("GlobalOfNobody", r"GA_of is one of global, locals, not 'all'"),
+        ("BesideNothing", r"beside is a tuple of PA_finetuned and GA_locals, not \('PA_fine_tuned',\)"),
         (
             "SearchesNothing",
             r"its grid has 'factr' \(did you mean 'factor'\?\), which is none of its fields",

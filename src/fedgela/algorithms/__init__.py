@@ -9,6 +9,7 @@ from fedgela.algorithms.fedavg import (
     FedAvg,
     GlobalOf,
     Moment,
+    OtherAccuracy,
     PersonalOf,
     Phase,
     ServerState,
@@ -83,6 +84,10 @@ def find_algorithm(name: str) -> type[FedAvg]:
             raise UserError(
                 f"{name}: {key} is one of {', '.join(get_args(kind))}, not {getattr(method, key)!r}"
             )
+    if not isinstance(method.beside, tuple) or set(method.beside) - set(get_args(OtherAccuracy)):
+        raise UserError(
+            f"{name}: beside is a tuple of {' and '.join(get_args(OtherAccuracy))}, not {method.beside!r}"
+        )
     own = [field.name for field in fields(method)]
     for key in (key for names in method.grid for key in names.split(",")):
         if key not in own:

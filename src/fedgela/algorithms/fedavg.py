@@ -17,7 +17,8 @@ from fedgela.operations.loss import cross_entropy as cross_entropy  # methods ha
 
 GlobalOf = Literal["global", "locals"]
 PersonalOf = Literal["finetuned", "local", "global"]
-Beside = tuple[Literal["PA_finetuned", "GA_locals"], ...]
+OtherAccuracy = Literal["PA_finetuned", "GA_locals"]
+Beside = tuple[OtherAccuracy, ...]
 Grid = dict[str, tuple[object, ...]]
 
 
