@@ -276,10 +276,15 @@ def test_a_table_tells_what_is_not_the_same_for_all_methods(
     )
     assert told in compared.to_text()
     assert told in (tmp_path / "own/table.md").read_text()
+    local = json.loads((tmp_path / "own/table.json").read_text())[1]
+    assert local["settings"] == {"rounds": "2", "batch_size": "5", "lr": "0.5"}
+    lines = list(csv.DictReader((tmp_path / "own/table.csv").open()))
+    assert lines[1]["settings"] == "rounds 2; batch_size 5; lr 0.5"
     alike = compare(
         {name: tiny(npz, rounds=1, algorithm=name) for name in ("fedavg", "local")}, [0], tmp_path, view
     )
     assert "not the same" not in alike.to_text()
+    assert all("settings" not in entry for entry in alike.to_json())
 
 
 def test_a_table_tells_what_is_not_the_same_for_earlier_methods(

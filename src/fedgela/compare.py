@@ -175,17 +175,13 @@ def _settings(experiment: Experiment) -> Settings:
     return {key: getattr(experiment, key) for key in Experiment.model_fields if key not in shared}
 
 
-def _differing(settings: Mapping[str, Settings]) -> str:
-    """The keys in which the methods of a table differ, as in 'lr 0.04 (fedavg), 0.1 (fedge, fedgela)'."""
-    told = []
-    for key in next(iter(settings.values())):
-        methods: dict[str, list[str]] = {}
-        for name, own in settings.items():
-            value = "default" if own[key] is None else str(own[key])
-            methods.setdefault(value, []).append(name)
-        if len(methods) > 1:
-            told.append(f"{key} " + ", ".join(f"{v} ({', '.join(names)})" for v, names in methods.items()))
-    return "; ".join(told)
+def _differing(settings: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
+    """The keys in which the methods of a table differ, and what each has: {"lr": {"fedavg": "0.04"}}."""
+    values = {
+        key: {name: "default" if own[key] is None else str(own[key]) for name, own in settings.items()}
+        for key in next(iter(settings.values()))
+    }
+    return {key: of_methods for key, of_methods in values.items() if len(set(of_methods.values())) > 1}
 
 
 def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:

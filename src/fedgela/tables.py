@@ -63,10 +63,10 @@ def summary_of_seeds(results: Mapping[int, Record]) -> Record:
 class Comparison:
     """Rows in the order they were asked for, with what is best and second best in each column."""
 
-    def __init__(self, rows: Sequence[Row], differing: str = "") -> None:
-        """`differing` tells the settings that are not the same for all rows."""
+    def __init__(self, rows: Sequence[Row], differing: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """`differing` has the settings that are not the same for all rows: by key, what each method has."""
         self.rows = rows
-        self.differing = differing
+        self.differing = differing or {}
         self.baseline = next((row for row in rows if row.algorithm == BASELINE), None)
         ranked = {row.method: row for row in rows if row.algorithm not in BOUNDS}
         self.ranks = {column: ranks(ranked, *column) for column in COLUMNS}
@@ -82,6 +82,8 @@ class Comparison:
                     metric: {when: row.difference(self.baseline, metric, when) for when in WHEN}
                     for metric in METRICS
                 }
+            if self.differing:
+                entry["settings"] = self._settings(row)
             if row.diverged():
                 entry["diverged_seeds"] = list(row.diverged())
             if row.errors:
@@ -97,7 +99,7 @@ class Comparison:
             ["algorithm", "seeds"]
             + [f"{name}_{part}" for name in names for part in ("mean", "std")]
             + [f"{name}_minus_fedavg_{part}" for name in names for part in ("mean", "std")]
-            + ["errors", "diverged"]
+            + ["errors", "diverged", "settings"]
         )
         for row in self.rows:
             cells: list[Any] = [row.method, " ".join(map(str, sorted(row.results)))]
@@ -107,7 +109,8 @@ class Comparison:
                 other = None if row is self.baseline else self.baseline
                 cells += row.difference(other, metric, when).values() if other else ["", ""]
             lost = [f"seed {seed} in round {number}" for seed, number in row.diverged().items()]
-            writer.writerow([*cells, "; ".join(_errors(row)), "; ".join(lost)])
+            own = [f"{key} {value}" for key, value in self._settings(row).items()]
+            writer.writerow([*cells, *map("; ".join, (_errors(row), lost, own))])
         return out.getvalue()
 
     def grid(self) -> Grid:
@@ -160,7 +163,8 @@ class Comparison:
         if len({frozenset(row.results) for row in self.rows if row.results}) > 1:
             text += f"; {RANKED}"
         if self.differing:
-            text += f"; not the same for all methods: {self.differing}"
+            told = "; ".join(f"{key} {_by_value(methods)}" for key, methods in self.differing.items())
+            text += f"; not the same for all methods: {told}"
         return f"{text}; {DIVERGED}" if self._shows_diverged() else text
 
     def save(self, folder: Path) -> None:
@@ -174,6 +178,10 @@ class Comparison:
 
     def _shows_diverged(self) -> bool:
         return any(row.diverged() for row in self.rows)
+
+    def _settings(self, row: Row) -> dict[str, str]:
+        """What the row has for itself of the settings that differ."""
+        return {key: methods[row.method] for key, methods in self.differing.items()}
 
     def _errors(self) -> list[str]:
         return [f"{row.method}: {text}" for row in self.rows for text in _errors(row)]
@@ -189,6 +197,13 @@ def _stacked(cell: Cell) -> Text:
     mean, plus_minus, std = text.partition(" ± ")
     style = {"best": "bold", "second": "underline"}.get(mark, "")
     return Text(mean, style=style) + Text(f"\n± {std}" if plus_minus else "", style="dim")
+
+
+def _by_value(methods: Mapping[str, str]) -> str:
+    """0.04 (fedavg), 0.1 (fedge, fedgela)"""
+    values = dict.fromkeys(methods.values())
+    having = {value: [name for name, own in methods.items() if own == value] for value in values}
+    return ", ".join(f"{value} ({', '.join(names)})" for value, names in having.items())
 
 
 def _errors(row: Row) -> list[str]:
