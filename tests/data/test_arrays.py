@@ -244,6 +244,19 @@ def test_the_index_of_pandas_is_no_feature(tmp_path: Path, name: str | None) -> 
         assert data.feature_names == ("a", "b") and len(data.y_train) == 16
 
 
+def test_an_index_of_pandas_that_is_called_client_tells_the_clients(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    site, patient = ["north", "south"] * 10, np.arange(20) // 2
+    table = pandas.DataFrame({"label": np.arange(20) % 2, "a": np.ones(20), "client": site, "group": patient})
+    table.set_index("client").to_parquet(tmp_path / "t.parquet")
+    data = load_dataset(str(tmp_path / "t.parquet"))
+    assert (data.client_names, data.feature_names) == (("north", "south"), ("a",))
+    table.set_index(["group", "label"]).to_parquet(tmp_path / "t.parquet")
+    data = load_dataset(str(tmp_path / "t.parquet"))
+    assert (data.groups[0], data.classes, data.feature_names) == (10, 2, ("a",))
+
+
 def test_the_index_of_pandas_is_no_feature_when_it_was_read_and_written_again(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -445,6 +458,9 @@ def test_labels_may_be_categories_or_truths(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow reads parquet: pip install 'fedgela[hub]'")
     categories = pyarrow.array(["b", "a"] * 5).dictionary_encode()
     assert load_dataset(str(parquet(tmp_path, label=categories, a=np.arange(10)))).class_names == ("a", "b")
+    blank = pyarrow.array(["b", " "] * 5).dictionary_encode()
+    with pytest.raises(UserError, match="column label lacks a value in 5 rows"):
+        load_dataset(str(parquet(tmp_path, label=blank, a=np.arange(10))))
     truths = np.arange(10) > 5
     assert load_dataset(str(parquet(tmp_path, label=truths, a=np.arange(10)))).y_test.tolist() == [0, 1]
 

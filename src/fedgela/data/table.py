@@ -36,7 +36,7 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
 
 def read_table(path: Path) -> Any:
     """A pyarrow.Table that has rows, and columns by names of their own; without the index that pandas keeps
-    beside the columns, which numbers the rows and may tell their labels."""
+    beside the columns, which numbers the rows and may tell their labels, unless it is called client or so."""
     try:
         import pyarrow
         import pyarrow.csv
@@ -55,14 +55,24 @@ def read_table(path: Path) -> Any:
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
     index = [*(table.schema.pandas_metadata or {}).get("index_columns", []), ""]  # without a name in a .csv
-    table = table.drop_columns([name for name in table.column_names if name in index])
+    table = table.drop_columns([name for name in table.column_names if name in index and name not in ROLES])
     with naming(path):
         if table.num_rows == 0:
             raise UserError("holds no rows")
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
-    return _with_numbers(table) if path.suffix == ".csv" else table
+    return _with_numbers(table) if path.suffix == ".csv" else _without_categories(table)
+
+
+def _without_categories(table: Any) -> Any:
+    """pandas' categories as what they stand for, so that they are checked as any column is."""
+    import pyarrow
+
+    for place, column in enumerate(table.schema):
+        if pyarrow.types.is_dictionary(column.type):
+            table = table.set_column(place, column.name, table[place].cast(column.type.value_type))
+    return table
 
 
 def _with_numbers(table: Any) -> Any:
