@@ -410,6 +410,18 @@ def test_a_code_is_a_name_unless_all_are_plain_numbers(
     assert data.classes == 3
 
 
+def test_names_that_differ_in_case_or_blanks_alone_are_told(tmp_path: Path) -> None:
+    labels, clients = ["Benign", "benign", "nv", "a", "A"] * 4, ["St_Mary", "St  Mary", "St. John"] * 7
+    data = load_dataset(str(parquet(tmp_path, label=labels, client=clients[:20], a=np.arange(20) % 3)))
+    assert data.classes == 5
+    assert data.notes == (
+        "'Benign' and 'benign' are two classes, though they are called nearly the same: give them one name "
+        "if they are one",
+        "'St  Mary' and 'St_Mary' are two clients, though they are called nearly the same: give them one "
+        "name if they are one",
+    )
+
+
 def test_measurements_are_no_labels(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "t.csv").write_text("label,age\n0.5,1\n1.25,2\n")

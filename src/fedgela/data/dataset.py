@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -140,6 +142,19 @@ def printable(name: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
 
 
+def alike(what: str, names: Sequence[str]) -> Iterator[str]:
+    """A note of two names that only their case or their blanks tell apart: of two sites that write one class
+    differently, say. Letters are names of one character, and as many classes."""
+    first: dict[str, str] = {}
+    for name in names:
+        key = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
+        if len(key) > 1 and first.setdefault(key, name) != name:
+            yield (
+                f"{printable(first[key])!r} and {printable(name)!r} are two {what}, though they are called "
+                "nearly the same: give them one name if they are one"
+            )
+
+
 def make_dataset(
     name: str,
     x_train: np.ndarray,
@@ -213,7 +228,7 @@ def make_dataset(
         group_test=group_test,
         client_names=client_names,
         feature_names=feature_names,
-        notes=notes,
+        notes=(*notes, *alike("classes", class_names), *alike("clients", client_names)),
     )
 
 
