@@ -18,7 +18,7 @@ from fedgela.errors import UserError, first_line
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
 
-NAMED = 10  # classes in a note
+NAMED = 10  # classes or features in a note
 
 _kept: ContextVar[dict[tuple[Any, ...], Dataset] | None] = ContextVar(
     "the data set that is kept", default=None
@@ -111,6 +111,12 @@ def noted(asked: Experiment, partition: str, federation: Federation) -> list[str
         lines.append(
             f"min_samples = {asked.min_samples} does nothing: it is for dirichlet, and {partition} leaves a "
             f"client with {smallest}"
+        )
+    if constant := federation.data.constant:
+        more = f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
+        lines.append(
+            "features without effect, since they are the same in all training samples as far as float32 "
+            f"tells: {', '.join(map(printable, constant[:NAMED]))}{more}"
         )
     groups, in_both = federation.data.groups
     if in_both:

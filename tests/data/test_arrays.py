@@ -446,6 +446,28 @@ def test_what_float32_cannot_tell_apart_is_constant(tmp_path: Path) -> None:
     assert data.inputs(data.x_train)[:, 0].abs().max() < 1e-5
 
 
+def test_a_constant_feature_has_no_effect_also_where_it_changes_later(tmp_path: Path) -> None:
+    """Its weights were never trained: whatever they are, they must not speak."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "scanner": np.full(40, 5),
+        "visit": 20240000000000000 + rng.permutation(40),
+        "a": rng.random(40),
+    }
+    path = parquet(tmp_path, label=np.arange(40) % 2, **columns)
+    data = load_dataset(str(path))
+    later = torch.tensor([[500.0, 1e15, 0.5]])
+    assert data.inputs(later)[0, :2].abs().max() < 1e-9 < data.inputs(later)[0, 2].abs()
+    assert data.constant == ["scanner", "visit"]
+    asked = parse_experiment({"dataset": str(path), "partition": "iid", "clients": 2, "device": "cpu"})
+    asked = asked.with_(batch_size=2, min_samples=0)
+    for told in (worth_knowing(asked, *resolve(asked)), inspect(asked).advice.warnings):
+        assert (
+            "features without effect, since they are the same in all training samples as far as float32 "
+            "tells: scanner, visit" in told
+        )
+
+
 def test_clients_of_a_file_that_is_split_have_two_names(tmp_path: Path) -> None:
     x, y = np.ones((4, 2)), [0, 1] * 2
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y, client=y)

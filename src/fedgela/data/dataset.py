@@ -18,6 +18,7 @@ from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, Kind, columns_of
 
 REAL = "biuf"  # kinds of numpy types that are features: booleans are 0 and 1
+CONSTANT = 1e30  # the deviation of what has none; finite, as what is kept and sent must be
 _TENSORS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -64,6 +65,14 @@ class Dataset:
     def groups(self) -> tuple[int, int]:
         """How many groups there are, and how many of them are both in train and test."""
         return in_all_and_in_both(self.group_train, self.group_test)
+
+    @cached_property
+    def constant(self) -> list[str]:
+        """Features that are the same in all training samples, by name or by number."""
+        if self.kind != "features":
+            return []
+        places: list[int] = (self.statistics[1] >= CONSTANT / 2).nonzero().flatten().tolist()
+        return [self.feature_names[i] if self.feature_names else str(i) for i in places]
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
         """By channel or feature: the sum of the values, the sum of their squares, and how many there are."""
@@ -130,11 +139,12 @@ class Dataset:
 
 def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Of such sums, which may be of several clients. What is constant, as far as float32 can tell, is divided
-    by its size instead of its deviation."""
+    by so much that it is zero, also where it has another value later: its weights were never trained, and
+    would answer at random."""
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt()
-    size = 1 + mean.abs()
-    return mean.float(), torch.where(std > 1e-6 * size, std, size).float()
+    varies = std > 1e-6 * (1 + mean.abs())
+    return mean.float(), torch.where(varies, std, CONSTANT).float()
 
 
 def printable(name: str) -> str:
