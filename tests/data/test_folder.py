@@ -101,6 +101,21 @@ def test_12_bit_values_in_16_bit_files_are_not_flattened_in_silence(tmp_path: Pa
     assert len(data.y_train) == 8 and data.x_train.unique().tolist() == [62, 68, 75, 81]
 
 
+def test_12_bit_values_are_told_where_other_files_have_16(tmp_path: Path) -> None:
+    """One site's scanner writes the one, another's the other."""
+    fill(tmp_path, "c", mode="L")
+    for name, largest in (("a", 4000), ("b", 60000)):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(np.full((8, 8), largest, dtype=np.uint16)).save(tmp_path / name / f"{i}.png")
+    with pytest.warns(UserWarning) as told:
+        load(tmp_path)
+    assert str(told[0].message) == (
+        "5 of its 10 16-bit images have no value above 4000: 8 bits would keep 16 grey levels of them; if "
+        "they are of another scanner, save them with their values spread over all 16 bits"
+    )
+
+
 @pytest.mark.parametrize("site", ["", "a/"])
 def test_train_and_test_folders_are_kept(tmp_path: Path, site: str) -> None:
     fill(tmp_path / "train" / site, "x", "y", n=3)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedgela.errors import UserError, first_line
 
@@ -23,16 +25,27 @@ class Decoded:
 
     x: np.ndarray
     failed: dict[int, str]  # place -> why
-    deepest: int = 0  # the largest value of the 16-bit images; 0 where there are none
+    deepest: npt.NDArray[np.int64]  # the largest value of each 16-bit image; 0 of the others, [n]
 
     def check_depth(self) -> None:
-        """12-bit values in 16-bit files, as scanners write them, would lose nearly all contrast."""
-        if 0 < self.deepest < SHALLOW:
+        """12-bit values in 16-bit files, as scanners write them, would lose nearly all contrast. Where only
+        some are such, they may be dark images, or those of another scanner: that is told."""
+        deep = self.deepest[self.deepest > 0]
+        shallow = deep[deep < SHALLOW]
+        if not len(shallow):
+            return
+        largest = int(shallow.max())
+        levels = f"no value above {largest}: 8 bits would keep {largest // 256 + 1} grey levels of them"
+        if len(shallow) == len(deep):
             raise UserError(
-                f"its 16-bit images have no value above {self.deepest}: 8 bits would keep "
-                f"{self.deepest // 256 + 1} grey levels of them; save them with their values spread over all "
-                "16 bits, or as 8-bit images"
+                f"its 16-bit images have {levels}; save them with their values spread over all 16 bits, or "
+                "as 8-bit images"
             )
+        warnings.warn(
+            f"{len(shallow)} of its {len(deep)} 16-bit images have {levels}; if they are of another scanner, "
+            "save them with their values spread over all 16 bits",
+            stacklevel=2,
+        )
 
 
 def decode(images: Sequence[Path | bytes], size: int, channels: int | None = None) -> Decoded:
@@ -63,8 +76,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(len(images))))
     coloured = colour.any() if channels is None else channels == 3
-    largest = int(deepest.max(initial=0))
-    return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())), largest)
+    return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())), deepest)
 
 
 def _why(error: Exception) -> str:
