@@ -86,6 +86,16 @@ def test_files_of_another_kind_are_named_where_there_are_no_images(tmp_path: Pat
         load(tmp_path)
 
 
+def test_files_of_another_kind_among_the_images_are_told(tmp_path: Path) -> None:
+    fill(tmp_path, "a", "b")
+    (tmp_path / "labels.csv").write_text("")
+    (tmp_path / "a/.DS_Store").write_text("")
+    assert load(tmp_path).notes == ()
+    for name in ("a/1.dcm", "a/2.DCM", "b/1.gif"):
+        (tmp_path / name).write_text("")
+    assert load(tmp_path).notes == ("files among the images that are not read: 2 of .dcm, 1 of .gif",)
+
+
 def test_12_bit_values_in_16_bit_files_are_not_flattened_in_silence(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import Dataset, split_dataset
+from fedgela.data.dataset import Dataset, printable, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
@@ -17,6 +17,7 @@ from fedgela.errors import UserError
 
 LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"}  # as folders are called
+SHOWN = 3  # kinds of other files in a note
 DEEPEST = 4  # folders below the root: one more than any layout has
 
 
@@ -33,11 +34,12 @@ class Image:
 def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     root = root_of(path)
     with naming(path):
-        images = _images(root)
+        images, passed_over = _images(root)
         decoded = decode([image.path for image in images], image_size or DEFAULT_SIZE)
         decoded.check_depth()
         x, read = without_unreadable(decoded, lambda i: str(images[i].path.relative_to(root)), unreadable)
-        return _dataset(path.resolve().name, [image for image, ok in zip(images, read, strict=True) if ok], x)
+        kept = [image for image, ok in zip(images, read, strict=True) if ok]
+        return _dataset(path.resolve().name, kept, x, passed_over)
 
 
 def root_of(path: Path) -> Path:
@@ -47,7 +49,7 @@ def root_of(path: Path) -> Path:
     return root.parent if any(_head((f.name,)) == "test" and f.is_dir() for f in beside) else root
 
 
-def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
+def _dataset(name: str, images: list[Image], x: np.ndarray, notes: tuple[str, ...]) -> Dataset:
     classes, y = np.unique([image.label for image in images], return_inverse=True)
     sites, client = np.unique([image.site for image in images], return_inverse=True)
     natural = bool(images[0].site)
@@ -64,20 +66,22 @@ def _dataset(name: str, images: list[Image], x: np.ndarray) -> Dataset:
         client if natural else None,
         class_names=tuple(classes.tolist()),
         client_names=tuple(sites.tolist()) if natural else (),
+        notes=notes,
     )
 
 
-def _images(root: Path) -> list[Image]:
-    """All image files in the order of their names, with what their folders say."""
+def _images(root: Path) -> tuple[list[Image], tuple[str, ...]]:
+    """All image files in the order of their names, with what their folders say; and a note of other files
+    among them."""
     found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
     folders: list[tuple[str, ...]] = []
-    passed_over: list[str] = []
+    passed_over: list[tuple[tuple[str, ...], str]] = []
     for parts, files in walk(root, DEEPEST):
         folders.append(parts)
         found += [(parts, name) for name in files if is_image(name)]
-        passed_over += [name for name in files if not is_image(name)]
+        passed_over += [(parts, name) for name in files if not is_image(name)]
     if not found:
-        other = Counter(Path(name).suffix.lower() for name in passed_over).most_common(1)
+        other = Counter(Path(name).suffix.lower() for _, name in passed_over).most_common(1)
         besides = (
             f", but {other[0][1]} files of the kind {other[0][0] or 'without a suffix'}" if other else ""
         )
@@ -100,7 +104,18 @@ def _images(root: Path) -> list[Image]:
         )
     if all(image.test for image in images):
         raise UserError("has a folder test but no training images")
-    return sorted(images)
+    # beside classes may lie whatever describes them; among their images, other files may be images too
+    filled = {parts for parts, _ in found}
+    return sorted(images), _passed_over([name for parts, name in passed_over if parts in filled])
+
+
+def _passed_over(names: list[str]) -> tuple[str, ...]:
+    kinds = Counter(Path(name).suffix.lower() or "no suffix" for name in names).most_common()
+    if not kinds:
+        return ()
+    listed = ", ".join(f"{count:,} of {printable(kind)}" for kind, count in kinds[:SHOWN])
+    more = " and others" if len(kinds) > SHOWN else ""
+    return (f"files among the images that are not read: {listed}{more}",)
 
 
 def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[tuple[str, ...], list[str]]]:
