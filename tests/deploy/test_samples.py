@@ -1,5 +1,6 @@
 """Samples to be predicted, from wherever they come; what does not fit the model is refused in a line."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,25 @@ def test_a_files_own_class_names_say_what_its_labels_are(tmp_path: Path) -> None
         assert read_samples(tmp_path / "a.npz", FEATURES, CLASSES).labels is None
 
 
+@pytest.mark.parametrize("strange", [2, -1])
+def test_samples_of_a_number_that_is_no_class_are_predicted_all_the_same(
+    tmp_path: Path, strange: int
+) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=[0, strange])
+    with pytest.warns(UserWarning, match=f"the label {strange} is none of the places of the model's classes"):
+        found = read_samples(tmp_path / "a.npz", FEATURES, CLASSES)
+    assert (len(found.x), found.labels) == (2, None)
+
+
+def test_numbers_of_classes_with_names_are_told_what_they_are_taken_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=[1, 0])
+    with pytest.warns(UserWarning, match="by place: 0 for cat, 1 for dog$"):
+        assert read_samples(tmp_path / "a.npz", FEATURES, CLASSES).labels == ["dog", "cat"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_samples(tmp_path / "a.npz", FEATURES, ("0", "1")).labels == ["1", "0"]
+
+
 def test_of_texts_the_test_windows_are_taken(tmp_path: Path) -> None:
     said = np.frombuffer(b"to be 1, or not to be 2, that is the question. " * 12, dtype=np.uint8)
     np.savez(tmp_path / "play.npz", text=said, offset=[0, len(said)], role=["HAMLET"])
@@ -164,7 +184,11 @@ def test_numbers_are_names_where_the_model_has_classes_called_by_numbers(tmp_pat
         ({"x": [[0, 1, 2, 10]]}, TOKENS, "integers from 0 to 9"),
         ({"x": np.zeros((0, 3))}, FEATURES, "holds no samples"),
         ({"x": np.zeros((2, 3)), "y": [0]}, FEATURES, "one label a sample"),
-        ({"x": np.zeros((1, 3)), "y": [2]}, FEATURES, "labels must be from 0 to 1"),
+        (
+            {"x": np.zeros((1, 3)), "y": [2], "class_names": ["dog", "cat"]},
+            FEATURES,
+            "labels must be from 0 to 1, the file's class_names",
+        ),
     ],
 )
 def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, object], spec: InputSpec, said: str) -> None:

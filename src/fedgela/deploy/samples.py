@@ -31,6 +31,7 @@ from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, columns_of
 
 SKIP = "--skip-unreadable"
+SHOWN = 5  # classes in a note
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,15 @@ def _without_labels(why: str) -> None:
     warnings.warn(f"{why}: how many answers are right is not told", stacklevel=2)
 
 
+def _tell_places(places: Sequence[int], classes: Sequence[str]) -> None:
+    """Another file may well number the same classes in another order."""
+    meant = ", ".join(f"{place} for {classes[place]}" for place in places[:SHOWN])
+    more = ", ..." if len(places) > SHOWN else ""
+    warnings.warn(
+        f"labels that are numbers are taken for the model's classes by place: {meant}{more}", stacklevel=2
+    )
+
+
 def _labels(
     y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str], written: bool
 ) -> list[str] | None:
@@ -212,8 +222,15 @@ def _labels(
                 return None
             places = np.array([meant[place] for place in places.tolist()], dtype=np.int64)
         if n and not (places.min() >= 0 and places.max() < len(known)):
-            whose = "the file's class_names" if names else "the model's classes"
-            raise UserError(f"labels must be from 0 to {len(known) - 1}, {whose}")
+            if names:
+                raise UserError(f"labels must be from 0 to {len(known) - 1}, the file's class_names")
+            strange = places[(places < 0) | (places >= len(known))][0]
+            _without_labels(
+                f"the label {strange} is none of the places of the model's classes, 0 to {len(known) - 1}"
+            )
+            return None
+        if not names and not any(name.isdecimal() for name in classes):
+            _tell_places(sorted(set(places.tolist())), classes)
         labels = [known[place] for place in places]
     else:
         labels = ["" if label is None else str(label).strip() for label in y.tolist()]
