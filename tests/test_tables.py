@@ -117,6 +117,8 @@ def test_best_is_bold_and_second_underlined(comparison: Comparison) -> None:
 
 def test_bounds_are_not_ranked(comparison: Comparison) -> None:
     assert markdown_cells(comparison)["local"][0] == "95.00 ± 0.00"
+    assert "not ranked, as bounds: local" in comparison.legend()
+    assert "bounds" not in Comparison(comparison.rows[:3]).legend()
 
 
 def test_what_is_printed_alike_is_ranked_alike() -> None:

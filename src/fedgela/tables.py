@@ -162,6 +162,8 @@ class Comparison:
             text += "; Δ: difference to fedavg, paired by seed"
         if len({frozenset(row.results) for row in self.rows if row.results}) > 1:
             text += f"; {RANKED}"
+        if bounds := [row.method for row in self.rows if row.algorithm in BOUNDS]:
+            text += f"; not ranked, as bounds: {', '.join(bounds)}"
         if self.differing:
             told = "; ".join(f"{key} {_by_value(methods)}" for key, methods in self.differing.items())
             text += f"; not the same for all methods: {told}"
