@@ -136,11 +136,11 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
     lines = noted(asked, partition, federation)
     if not asked.pretrained and not is_hub_model(model):
         lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
-    data = federation.data
-    if not data.class_names and min(int(data.y_train.min()), int(data.y_test.min())) > 0:
+    empty = federation.nowhere
+    if empty and not federation.data.class_names:
         lines.append(
-            f"no sample has the label 0: labels count from 0, so that there are {data.classes} classes, one "
-            "of them without samples"
+            f"labels count from 0, so that there are {federation.data.classes} classes, of which no sample "
+            f"has the label {_named(federation, empty)}"
         )
     untested = int((federation.test_counts.sum(dim=1) == 0).sum())
     if untested:

@@ -422,6 +422,16 @@ def test_names_that_differ_in_case_or_blanks_alone_are_told(tmp_path: Path) -> N
     )
 
 
+def test_labels_that_leave_numbers_out_are_told(tmp_path: Path) -> None:
+    asked = parse_experiment({"partition": "iid", "clients": 2, "device": "cpu", "batch_size": 2})
+    told = "labels count from 0, so that there are 5 classes, of which no sample has the label "
+    for labels, missing in (([2, 4], "0, 1, 3"), ([0, 1, 2, 4], "3"), ([0, 1, 2, 3, 4], None)):
+        y = np.resize(labels, 40)
+        np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).random((40, 2)), y=y)
+        lines = worth_knowing(asked, *resolve(asked.with_(dataset=str(tmp_path / "d.npz"))))
+        assert [line for line in lines if "labels count" in line] == ([told + missing] if missing else [])
+
+
 def test_measurements_are_no_labels(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "t.csv").write_text("label,age\n0.5,1\n1.25,2\n")

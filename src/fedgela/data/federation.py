@@ -55,6 +55,13 @@ class Federation:
         classes: list[int] = torch.nonzero(untested & (self.train_counts.sum(dim=0) > 0)).flatten().tolist()
         return classes
 
+    @property
+    def nowhere(self) -> list[int]:
+        """Classes without any sample."""
+        counts = self.train_counts.sum(dim=0) + self.test_counts.sum(dim=0)
+        classes: list[int] = torch.nonzero(counts == 0).flatten().tolist()
+        return classes
+
     def on(self, device: torch.device) -> "Federation":
         """The same with the data's tensors on a device; indices and counts stay on the CPU."""
         return dataclasses.replace(self, data=self.data.to(device))
