@@ -526,6 +526,17 @@ def test_an_image_column_is_decoded(tmp_path: Path, struct: bool) -> None:
     assert data.x_test[:, 0, 0, 0].tolist() == [8, 9]
 
 
+def test_columns_beside_an_image_are_not_read_and_told(tmp_path: Path) -> None:
+    age = [None, *range(9)]  # what nothing reads may be missing
+    columns = {"label": np.arange(10) % 2, "image": [encoded(level) for level in range(10)], "age": age}
+    path = parquet(tmp_path, **columns, Client=np.arange(10) % 3, group=np.arange(10))
+    data = load_dataset(str(path))
+    assert (data.feature_names, data.client_train) == ((), None)
+    assert data.notes == ("columns beside image that nothing reads: age, Client",)
+    with pytest.raises(UserError, match="column label lacks a value in 1 row"):
+        load_dataset(str(parquet(tmp_path, **columns | {"label": [None, *[0, 1] * 4, 0]})))
+
+
 def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
     images = [encoded(level) for level in range(10)]
     images[3] = b"nothing"

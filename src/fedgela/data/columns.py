@@ -10,6 +10,7 @@ ID = "id"  # what a sample is called: for predictions, never trained on
 ROLES = ("label", "client", "split", "image", "group", ID)
 NAMED = ("label", "client", "group")  # by names, or by numbers
 PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
+SHOWN = 5  # columns in a note
 FEWEST = 5  # rows: of fewer, the numbers of a column may well rise by chance
 
 
@@ -23,6 +24,10 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
     names = table.column_names
     for name in filter(PANDAS_INDEX.fullmatch, names):
         yield f"column {name} is left out: pandas calls the index of a table so"
+    unread = [printable(name) for name in names if name not in (*ROLES, *features) and "image" in names]
+    if unread:
+        more = f" and {len(unread) - SHOWN} more" if len(unread) > SHOWN else ""
+        yield f"columns beside image that nothing reads: {', '.join(unread[:SHOWN])}{more}"
     for role in ROLES:
         if (name := nearly(role, names)) in features:
             yield f"column {name!r} is trained on as any feature (did you mean {role!r}?)"

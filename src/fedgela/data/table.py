@@ -29,8 +29,8 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
             near = nearly("label", names)
             hint = f" (did you mean {near!r}? rename it)" if near else ""
             raise UserError(f"lacks a column label; it has {', '.join(names) or 'none'}{hint}")
-        read = [name for name in names if name != ID and not PANDAS_INDEX.fullmatch(name)]
-        check_whole(table, read, _missing(path))
+        read = ROLES if "image" in names else (*ROLES, *feature_names(table))
+        check_whole(table, [name for name in names if name in read and name != ID], _missing(path))
         return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
 
 
