@@ -153,16 +153,24 @@ def printable(name: str) -> str:
 
 
 def alike(what: str, names: Sequence[str]) -> Iterator[str]:
-    """A note of two names that only their case or their blanks tell apart: of two sites that write one class
-    differently, say. Letters are names of one character, and as many classes."""
-    first: dict[str, str] = {}
+    """A note of two names that only their case or their blanks tell apart, or that are one number: of two
+    sites that write one class differently, say. Letters are names of one character, and as many classes."""
+    first: dict[str | float, str] = {}
     for name in names:
-        key = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
-        if len(key) > 1 and first.setdefault(key, name) != name:
+        key = _read_loosely(name)
+        if len(str(key)) > 1 and first.setdefault(key, name) != name:
             yield (
                 f"{printable(first[key])!r} and {printable(name)!r} are two {what}, though they are called "
                 "nearly the same: give them one name if they are one"
             )
+
+
+def _read_loosely(name: str) -> str | float:
+    words = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
+    try:
+        return float(words)
+    except ValueError:
+        return words
 
 
 def make_dataset(
