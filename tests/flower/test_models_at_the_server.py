@@ -56,6 +56,19 @@ def test_columns_in_another_order_are_refused_where_only_sites_know_their_names(
         asked(turned)
 
 
+def test_what_is_constant_on_all_sites_has_no_effect_where_it_changes_later(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    draws = np.random.default_rng(0)
+    for k in range(3):
+        rows = [f"{draws.normal() + 3 * (i % 2):.3f},5,{'cat' if i % 2 else 'dog'}" for i in range(20)]
+        (tmp_path / f"site-{k}.csv").write_text("\n".join(["age,scanner,label", *rows, ""]))
+    played = Played(tmp_path, small(tmp_path / "none", rounds=1), suffix=".csv", classes=("cat", "dog"))
+    play(played, tmp_path / "run")
+    model = load_model(tmp_path / "run")
+    answers = [model.probabilities(np.array([[1.5, scanner]], dtype=np.float32)) for scanner in (5, 500)]
+    assert answers[0].tolist() == answers[1].tolist()
+
+
 def test_a_global_model_without_trained_batchnorm_is_not_asked(tmp_path: Path) -> None:
     whole = write_data(tmp_path)
     algorithm = {"name": "fedgela", "feature_norm": "batchnorm"}
