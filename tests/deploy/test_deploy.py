@@ -11,11 +11,12 @@ from safetensors.torch import save_file
 
 from fedgela import cli
 from fedgela.config import parse_experiment
-from fedgela.deploy import load_model
+from fedgela.deploy import Card, Model, load_model
 from fedgela.deploy.export import export
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.inputs import InputSpec
 from fedgela.report.saved_models import ask_client
 from fedgela.resolve import resolve
 from fedgela.runfolder import RunFolder
@@ -212,6 +213,14 @@ def test_samples_that_are_not_as_in_the_data_are_refused(trained: dict[str, Path
     for wrong in (images / 255, images.astype(np.int64), images[:, 0], images.transpose(0, 2, 3, 1)):
         with pytest.raises(UserError, match=r"the model takes uint8 \[n, 1, 8, 8\], not "):
             model.probabilities(wrong)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_features_that_are_no_numbers_are_refused(value: float) -> None:
+    spec = InputSpec("features", (2,))
+    model = Model(Card("FedAvg", None, 1, spec, ("a", "b"), ""), lambda x: x.softmax(dim=1))
+    with pytest.raises(UserError, match="no finite number in float32: row 1, column 0"):
+        model.probabilities(np.array([[1.0, 2.0], [value, 1.0]]))
 
 
 def test_an_exported_program_needs_no_gradients(trained: dict[str, Path], tmp_path: Path) -> None:

@@ -89,7 +89,12 @@ class Model:
         if not fits or tuple(x.shape[1:]) != spec.shape:
             wanted = f"{kinds[spec.kind]} [n, {', '.join(map(str, spec.shape))}]"
             raise UserError(f"the model takes {wanted}, not {str(x.dtype)[6:]} {list(x.shape)}")
-        return x if spec.kind == "image" else x.float() if spec.kind == "features" else x.long()
+        if spec.kind == "features":
+            x = x.float()
+            if not x.isfinite().all():  # a class would be made of NaN all the same
+                row, column = (~x.isfinite()).nonzero()[0].tolist()
+                raise UserError(f"no finite number in float32: row {row}, column {column}")
+        return x.long() if spec.kind == "tokens" else x
 
 
 def load_model(path: str | Path, client: int | str | None = None, round: Which = "last") -> Model:
