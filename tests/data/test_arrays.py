@@ -302,6 +302,8 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
     data = load_dataset(str(tmp_path / "t.csv"))
     assert (data.class_names, data.client_names) == (("sick", "well"), ("north",))
     assert data.feature_names == ("age",) and data.spec.shape == (1,)
+    (tmp_path / "t.csv").rename(tmp_path / "T.CSV")  # as other programs may write it
+    assert load_dataset(str(tmp_path / "T.CSV")).class_names == ("sick", "well")
     (tmp_path / "t.csv").write_text("")
     with pytest.raises(UserError, match=r"t\.csv: not a readable \.csv file"):
         load_dataset(str(tmp_path / "t.csv"))

@@ -85,6 +85,8 @@ def test_columns_are_taken_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("patient,c,a,b\n77,3,1,2\n")
     assert read_samples(path, FEATURES, CLASSES, ("a", "b", "c")).x.tolist() == [[1, 2, 3]]
+    path = path.rename(tmp_path / "T.CSV")
+    assert read_samples(path, FEATURES, CLASSES, ("a", "b", "c")).x.tolist() == [[1, 2, 3]]
     with pytest.raises(UserError, match="lacks the column d"):
         read_samples(path, FEATURES, CLASSES, ("a", "b", "d"))
 

@@ -114,7 +114,7 @@ def _read(config: Path) -> dict[str, Any]:
     from fedgela.data.catalogue import NAMES
     from fedgela.data.sources import FILES
 
-    if config.suffix in FILES or config.is_dir() or str(config) in NAMES:
+    if config.suffix.lower() in FILES or config.is_dir() or str(config) in NAMES:
         raise UserError(f"{config}: is no config in TOML; data is given by --dataset {config}")
     return read_toml(config)
 

@@ -38,7 +38,7 @@ def load_dataset(
         data = _digits() if name in BUILT_IN else _by_name(name, data_dir, image_size)
     elif path.is_dir():
         data = load_folder(path, image_size, unreadable)
-    elif path.suffix == ".npz":
+    elif path.suffix.lower() == ".npz":
         data = load_npz(path.stem, path)
     else:
         data = load_table(path, image_size, unreadable)
@@ -61,12 +61,12 @@ def as_path(name: str, data_dir: str | None = None) -> Path | None:
     What looks like a path is one; a bare word is a folder only where no data set has that name.
     """
     path = _expanded(name)
-    if path.suffix in FILES or len(path.parts) > 1 or name.startswith((".", "~")):
+    if path.suffix.lower() in FILES or len(path.parts) > 1 or name.startswith((".", "~")):
         if not (_is_file(path) or _is_folder(path)):
             raise UserError(
-                f"dataset: there is no {'file' if path.suffix in FILES else 'folder or file'} {name}"
+                f"dataset: there is no {'file' if path.suffix.lower() in FILES else 'folder or file'} {name}"
             )
-        if _is_file(path) and path.suffix not in FILES:
+        if _is_file(path) and path.suffix.lower() not in FILES:
             raise UserError(f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file")
         return path
     if name in BUILT_IN or known(name) or _in_data_directory(name, data_dir) or not _is_folder(path):

@@ -46,7 +46,7 @@ def read_table(path: Path) -> Any:
     # 007 and 7 are two names: what labels and clients are is told by how they are written
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((*NAMED, ID), pyarrow.string()))
     try:
-        if path.suffix == ".csv":
+        if path.suffix.lower() == ".csv":
             with naming(path):
                 check_form(path)
             table = pyarrow.csv.read_csv(path, convert_options=as_text)
@@ -62,7 +62,7 @@ def read_table(path: Path) -> Any:
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
-    return _with_numbers(table) if path.suffix == ".csv" else _without_categories(table)
+    return _with_numbers(table) if path.suffix.lower() == ".csv" else _without_categories(table)
 
 
 def _without_categories(table: Any) -> Any:
@@ -94,7 +94,8 @@ def _missing(path: Path) -> list[str]:
     which has nulls, as pandas makes strings of them."""
     import pyarrow.csv
 
-    return list(pyarrow.csv.ConvertOptions().null_values) if path.suffix == ".csv" else ["", "nan"]
+    csv = path.suffix.lower() == ".csv"
+    return list(pyarrow.csv.ConvertOptions().null_values) if csv else ["", "nan"]
 
 
 def check_whole(table: Any, columns: Iterable[str], missing: Sequence[str] = ("",)) -> None:

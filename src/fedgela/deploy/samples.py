@@ -52,10 +52,10 @@ def read_samples(
     the names of a table's features, in the order that the model takes them; empty: as they come."""
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder")
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         with naming(path):
             return _of_arrays(read_arrays(path), spec, classes)
-    if path.suffix in (".parquet", ".csv"):
+    if path.suffix.lower() in (".parquet", ".csv"):
         table = read_table(path)
         with naming(path):
             return _of_table(table, spec, classes, columns, unreadable)

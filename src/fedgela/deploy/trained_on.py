@@ -28,7 +28,7 @@ def trained_on(model: Model, samples: Samples, path: Path) -> npt.NDArray[np.boo
 
 def _training_samples(path: Path, card: Card) -> Tensor | None:
     """Those of the data at this place, where it is what the model was trained on."""
-    decoded = card.input.kind == "image" and path.suffix != ".npz"
+    decoded = card.input.kind == "image" and path.suffix.lower() != ".npz"
     with contextlib.suppress(UserError):  # it is no data set
         data = load_dataset(str(path.resolve()), image_size=card.input.shape[-1] if decoded else None)
         if data.fingerprint == card.data:
