@@ -191,6 +191,17 @@ def test_grey_files_stay_grey_and_16_bits_are_scaled(tmp_path: Path) -> None:
     assert data.x_train[data.y_train == 1].unique().tolist() == [0x80]
 
 
+def test_of_a_file_with_several_pages_the_first_is_read_and_told(tmp_path: Path) -> None:
+    fill(tmp_path, "x", "y", mode="L")
+    pages = [Image.new("L", (9, 9), level) for level in (30, 60, 90)]
+    pages[0].save(tmp_path / "y/a.tif", save_all=True, append_images=pages[1:])
+    with pytest.warns(
+        UserWarning, match="1 of 11 images are TIFF files of several pages, of which the first"
+    ):
+        data = load(tmp_path)
+    assert 30 in data.x_train.unique().tolist()
+
+
 def test_one_coloured_file_makes_all_coloured(tmp_path: Path) -> None:
     fill(tmp_path, "x", mode="L", n=6)
     fill(tmp_path, "y")

@@ -59,6 +59,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
     colour = np.zeros(len(images), dtype=bool)
     failed: dict[int, str] = {}
     deepest = np.zeros(len(images), dtype=np.int64)
+    paged = np.zeros(len(images), dtype=bool)
 
     def one(i: int) -> None:
         source = images[i]
@@ -66,6 +67,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
             with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
                 if image.mode.startswith("I;16"):
                     deepest[i] = max(1, np.asarray(image).max())
+                paged[i] = image.format == "TIFF" and getattr(image, "is_animated", False)
                 pixels = _pixels(image, size, channels)
         except Exception as error:  # damaged files raise whatever a decoder stumbles over
             failed[i] = _why(error)
@@ -75,6 +77,12 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(len(images))))
+    if paged.any():  # a stack, or a series; of a photo's preview nothing is told
+        warnings.warn(
+            f"{paged.sum()} of {len(images)} images are TIFF files of several pages, of which the first is "
+            "read",
+            stacklevel=2,
+        )
     coloured = colour.any() if channels is None else channels == 3
     return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())), deepest)
 
