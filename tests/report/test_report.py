@@ -299,6 +299,27 @@ def test_runs_of_data_that_has_changed_are_not_ranked_together(made_run: Callabl
     assert any("not all runs of this title are of the same data" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("split", [{"validation": 0.2}, {"partition": "natural"}])
+def test_where_every_seed_has_other_samples_they_are_one_entry_unless_the_data_changed(
+    made_run: Callable[..., Path], split: dict[str, object]
+) -> None:
+    runs = {
+        name: made_run(name, [50.0], seed=seed, partition_seed=seed, algorithm={"name": method}, **split)
+        for name, seed, method in (("a", 0, "fedgela"), ("b", 1, "fedgela"), ("c", 0, "fedavg"))
+    }
+
+    def report(**fingerprints: str) -> Report:
+        for name, fingerprint in fingerprints.items():
+            path = runs[name] / "result.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"data_fingerprint": fingerprint}))
+        return make_report(list(runs.values()))
+
+    assert len(report(a="held 0", b="held 1", c="held 0").settings) == 1
+    changed = report(c="of another file")
+    assert len(changed.settings) > 1
+    assert any("not all runs of this title are of the same data" in note for note in changed.notes)
+
+
 def test_one_method_twice_is_told_apart_by_what_differs(made_run: Callable[..., Path]) -> None:
     one = made_run("one", [50.0], algorithm={"name": "fedgela", "E_W": 3.0}, lr=0.1)
     made_run("two", [60.0], algorithm={"name": "fedgela", "E_W": 30.0}, lr=0.1)

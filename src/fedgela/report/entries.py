@@ -9,13 +9,15 @@ from operator import itemgetter
 from typing import Any
 
 from fedgela.algorithms import ALGORITHMS, name_of
-from fedgela.config import READING, Experiment, comparable, plain_table
+from fedgela.config import READING, SPLITTING, Experiment, comparable, plain_table
 from fedgela.over_seeds import BOUNDS, OverSeeds, ranks, spread
 from fedgela.runs import HARDWARE, best_and_last
 from fedgela.saved.runs import Note, Run
 from fedgela.saved.sites import Sites
 
 FOLLOWS = "the seed"  # a split that every seed has its own of
+_READ = itemgetter(*(key for key in READING if key not in ("data_dir", "augment")))
+_SPLIT = itemgetter(*SPLITTING)
 _METHODS = list(ALGORITHMS)  # in the order of the paper's tables
 
 
@@ -183,16 +185,24 @@ def arrange(runs: Sequence[Run], note: Note) -> list[Setting]:
 
 def _content(run: Run, runs: Sequence[Run]) -> str | None:
     """The fingerprint of its data, since a file may have changed between two runs. One without a
-    checkpoint counts as of the others' data; where clients are drawn from the data's own, every seed has
-    its own."""
-    if run.sites is not None or run.experiment.partition == "natural":
+    checkpoint counts as of the others' data; where samples are held out, or clients drawn from the data's
+    own, every split has its own, and only runs of one split tell that the file has changed."""
+    e = run.experiment
+    if run.sites is not None:
+        return None
+    same = [r for r in runs if r.sites is None and _READ(dict(r.experiment)) == _READ(dict(e))]
+    if (e.partition == "natural" or e.validation) and not _changed(same):
         return None
     if run.data_fingerprint is not None:
         return run.data_fingerprint
-    read = itemgetter(*(key for key in READING if key not in ("data_dir", "augment")))
-    asked = read(dict(run.experiment))
-    same = (r.data_fingerprint for r in runs if r.sites is None and read(dict(r.experiment)) == asked)
-    return next((told for told in same if told is not None), None)
+    return next((told for r in same if (told := r.data_fingerprint) is not None), None)
+
+
+def _changed(runs: Sequence[Run]) -> bool:
+    """Whether runs of one split of the same file are of different data."""
+    told: dict[tuple[Any, ...], str] = {}
+    known = ((_SPLIT(dict(run.experiment)), run.data_fingerprint) for run in runs)
+    return any(told.setdefault(split, data) != data for split, data in known if data is not None)
 
 
 def _further(run: Run) -> tuple[bool, int]:
