@@ -418,10 +418,8 @@ def test_names_that_are_written_nearly_alike_are_told(tmp_path: Path) -> None:
     data = load_dataset(str(parquet(tmp_path, label=labels, client=clients, a=np.arange(21) % 3)))
     assert data.classes == 7
     assert data.notes == (
-        "'1' and '1.0' are two classes, though they are called nearly the same: give them one name if they "
-        "are one",
-        "'Benign' and 'benign' are two classes, though they are called nearly the same: give them one name "
-        "if they are one",
+        "'1' and '1.0' are two classes, though they are called nearly the same (and 1 more): give them "
+        "one name if they are one",
         "'St  Mary' and 'St_Mary' are two clients, though they are called nearly the same: give them one "
         "name if they are one",
     )

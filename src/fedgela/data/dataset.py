@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -152,17 +152,23 @@ def printable(name: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
 
 
-def alike(what: str, names: Sequence[str]) -> Iterator[str]:
+def alike(what: str, names: Sequence[str]) -> tuple[str, ...]:
     """A note of two names that only their case or their blanks tell apart, or that are one number: of two
     sites that write one class differently, say. Letters are names of one character, and as many classes."""
     first: dict[str | float, str] = {}
+    pairs = []
     for name in names:
         key = _read_loosely(name)
         if len(str(key)) > 1 and first.setdefault(key, name) != name:
-            yield (
-                f"{printable(first[key])!r} and {printable(name)!r} are two {what}, though they are called "
-                "nearly the same: give them one name if they are one"
-            )
+            pairs.append((printable(first[key]), printable(name)))
+    if not pairs:
+        return ()
+    one, other = pairs[0]
+    more = f" (and {len(pairs) - 1} more)" if len(pairs) > 1 else ""
+    return (
+        f"{one!r} and {other!r} are two {what}, though they are called nearly the same{more}: give them one "
+        "name if they are one",
+    )
 
 
 def _read_loosely(name: str) -> str | float:
