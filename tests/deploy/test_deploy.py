@@ -391,6 +391,9 @@ def test_a_run_knows_its_training_images(tmp_path: Path, capsys: pytest.CaptureF
     for model in ("run", "model.pt2"):
         out = command(capsys, "predict", tmp_path / model, photos)[1]
         assert "8 of them were trained on, which flatters the model; of the other 2 " in out
+    (photos / "cat/damaged.png").write_bytes(b"nothing")
+    out = command(capsys, "predict", tmp_path / "model.pt2", photos, "--skip-unreadable")[1]
+    assert "8 of them were trained on, which flatters the model; of the other 2 " in out
 
 
 def test_neither_samples_nor_data_nor_runs_are_written_over(

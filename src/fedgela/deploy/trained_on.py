@@ -1,6 +1,7 @@
 """Which samples a model was trained on: what it says of those tells little of new ones."""
 
 import contextlib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,10 @@ def trained_on(model: Model, samples: Samples, path: Path) -> npt.NDArray[np.boo
 def _training_samples(path: Path, card: Card) -> Tensor | None:
     """Those of the data at this place, where it is what the model was trained on."""
     decoded = card.input.kind == "image" and path.suffix.lower() != ".npz"
-    with contextlib.suppress(UserError):  # it is no data set
-        data = load_dataset(str(path.resolve()), image_size=card.input.shape[-1] if decoded else None)
+    size = card.input.shape[-1] if decoded else None
+    with contextlib.suppress(UserError), warnings.catch_warnings():  # it is no data set
+        warnings.simplefilter("ignore")  # what cannot be read was told with the samples
+        data = load_dataset(str(path.resolve()), image_size=size, unreadable="skip")
         if data.fingerprint == card.data:
             return data.x_train
     return None
