@@ -110,6 +110,15 @@ def test_samples_are_called_by_their_ids(tmp_path: Path) -> None:
         read_samples(path, FEATURES, CLASSES)
 
 
+def test_an_index_of_pandas_that_is_called_id_calls_samples(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"id": ["B-1", "B-2"], "a": [1, 4], "b": [2, 5], "c": [3, 6]}).set_index("id")
+    table.to_parquet(tmp_path / "t.parquet")
+    found = read_samples(tmp_path / "t.parquet", FEATURES, CLASSES)
+    assert (found.names, found.x.tolist()) == (["B-1", "B-2"], [[1, 2, 3], [4, 5, 6]])
+
+
 def test_of_a_table_with_a_split_the_test_rows_are_taken(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "t.csv"
