@@ -58,6 +58,13 @@ def test_groupnorm_keeps_scale_and_shift() -> None:
     group = with_groupnorm(nn.Sequential(norm))[0]  # type: ignore[index]
     assert torch.equal(group.weight, norm.weight) and torch.equal(group.bias, norm.bias)
     assert group.eps == 1e-3
+
+
+def test_groupnorm_is_trained_where_batchnorm_would_be() -> None:
+    norm = nn.BatchNorm2d(4)
+    norm.weight.requires_grad_(False)
+    group = with_groupnorm(norm)
+    assert [p.requires_grad for p in group.parameters()] == [False, True]
     assert list(with_groupnorm(nn.BatchNorm2d(4, affine=False)).parameters()) == []
 
 

@@ -88,7 +88,7 @@ def _check_phases(name: str, algorithm: FedAvg, net: Net, epochs: int) -> None:
     phases: object = algorithm.phases(epochs)
     if not isinstance(phases, tuple | list) or not all(isinstance(phase, Phase) for phase in phases):
         raise UserError(f"{name}: phases must give a tuple of Phase, and gives {_found(phases)}")
-    names = [parameter for parameter, _ in net.named_parameters()]
+    names = [parameter for parameter, _ in net.named_parameters() if parameter not in net.frozen]
     for phase in phases:
         if not any(phase.selects(parameter) for parameter in names):
             parts = ", ".join(dict.fromkeys(f"{parameter.split('.')[0]}." for parameter in names))

@@ -50,6 +50,8 @@ class Net(nn.Module):
         self.projection = projection
         self.head = head
         self.in_bf16 = False  # the backbone in bf16; projection, head and loss stay in fp32
+        # what its maker does not want trained; engines set requires_grad anew in every phase
+        self.frozen = frozenset(name for name, p in self.named_parameters() if not p.requires_grad)
 
     def features(self, x: Tensor) -> Tensor:
         """z, [B, d]."""

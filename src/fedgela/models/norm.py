@@ -41,4 +41,6 @@ def _groupnorm(norm: nn.BatchNorm2d) -> nn.GroupNorm:
     groups = max(g for g in range(1, MOST_GROUPS + 1) if channels % g == 0)
     group = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
     group.load_state_dict(dict(norm.named_parameters()))
+    for mine, its in zip(group.parameters(), norm.parameters(), strict=True):
+        mine.requires_grad_(its.requires_grad)
     return group

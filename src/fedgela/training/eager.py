@@ -49,7 +49,7 @@ class EagerEngine:
         for phase in plan.phases:
             trained = []
             for name, parameter in net.named_parameters():
-                parameter.requires_grad_(phase.selects(name))
+                parameter.requires_grad_(phase.selects(name) and name not in net.frozen)
                 if parameter.requires_grad:
                     trained.append(parameter)
             optimiser = self.optimiser.over(trained, plan.lr)

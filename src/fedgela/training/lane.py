@@ -260,7 +260,8 @@ class _Move:
         # a lane for one client at a time goes without vmap: any net can do that
         self.stacked = lane.width > 1
         rows: int | slice = slice(0, v) if self.stacked else 0
-        trained = {name for name, _ in recipe.net.named_parameters() if phase.selects(name)}
+        names = [name for name, _ in recipe.net.named_parameters()]
+        trained = {name for name in names if phase.selects(name) and name not in recipe.net.frozen}
         self.weights: State = {}
         for name, value in lane.state.items():
             self.weights[name] = value[rows].detach().requires_grad_(name in trained)

@@ -1,0 +1,126 @@
+"""A user's own nets and methods that do unusual things: all engines give what plain PyTorch would."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedgela.errors import UserError
+from fedgela.models import State
+from fedgela.rounds import Progress
+from helpers import play, serve, tiny
+
+NETS = """
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 6)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)).tanh()
+
+
+class Frozen(Plain):
+    def __init__(self):
+        super().__init__()
+        self.linear.requires_grad_(False)
+        self.after = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.after(super().forward(x))
+"""
+METHODS = """
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedgela.algorithms import FedAvg, Phase
+
+
+@dataclass(frozen=True)
+class FixedHead(FedAvg):
+    def head(self, d, C, seed):
+        return nn.Linear(d, C).requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class FixedHeadAlone(FixedHead):
+    def phases(self, epochs):
+        return (Phase(epochs, ("head.",)),)
+"""
+WAYS: dict[str, dict[str, Any]] = {
+    "eager": {"engine": "eager"},
+    "one": {"engine": "lanes", "lanes": 1, "width": 1},
+    "stacked": {"engine": "lanes", "lanes": 1, "width": 3},
+    "workers": {"engine": "lanes", "lanes": 2, "width": 1},
+}
+LANES = [way for way in WAYS if way != "eager"]
+
+
+@pytest.fixture(autouse=True)
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unusual_nets.py").write_text(NETS)
+    (tmp_path / "unusual_methods.py").write_text(METHODS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def settings(net: str = "Plain", method: str = "fedavg", **changes: Any) -> dict[str, Any]:
+    algorithm = f"unusual_methods:{method}" if method[0].isupper() else method
+    return {
+        "model": f"unusual_nets:{net}",
+        "algorithm": algorithm,
+        "epochs": 2,
+        "sample": 3,
+        "lr": 0.3,
+    } | changes
+
+
+def played(npz: Path, way: str, **changes: Any) -> tuple[State, Progress, list[float]]:
+    """The model that a run began with, how it ended, and the losses of its rounds."""
+    server = serve(tiny(npz, **settings(**changes), **WAYS[way]))
+    began = server.begin().server.model
+    progress, records = play(server)
+    server.close()
+    return began, progress, [record["train_loss"] for record in records]
+
+
+def assert_as_eager(npz: Path, way: str, **changes: Any) -> None:
+    _, expected, losses = played(npz, "eager", **changes)
+    _, progress, found = played(npz, way, **changes)
+    assert found == pytest.approx(losses, rel=1e-4)
+    for name, value in expected.server.model.items():
+        torch.testing.assert_close(progress.server.model[name], value, rtol=1e-3, atol=1e-5)
+
+
+# -- what is not to be trained ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("changes", "frozen"), [({"net": "Frozen"}, "backbone.net.linear."), ({"method": "FixedHead"}, "head.")]
+)
+def test_what_asks_for_no_gradient_stays_as_it_is(
+    npz: Path, way: str, changes: dict[str, str], frozen: str
+) -> None:
+    began, progress, _ = played(npz, way, **changes)
+    for name, value in progress.server.model.items():
+        # averaging rounds
+        assert torch.allclose(value, began[name], atol=1e-6) == name.startswith(frozen), name
+
+
+def test_nor_does_fine_tuning_move_it(npz: Path) -> None:
+    server = serve(tiny(npz, **settings("Frozen")))
+    began = server.begin().server.model
+    for outcome in server.finetune(began, 1, [0, 1], {}):
+        for name, value in outcome.model.items():
+            assert torch.equal(value, began[name]) == name.startswith("backbone.net.linear."), name
+
+
+def test_a_phase_of_what_is_not_trained_is_told(npz: Path) -> None:
+    with pytest.raises(UserError, match=r"begins with \('head.',\), and no parameter does; they begin with"):
+        serve(tiny(npz, **settings(method="FixedHeadAlone")))
