@@ -33,6 +33,20 @@ class Frozen(Plain):
 
     def forward(self, x):
         return self.after(super().forward(x))
+
+
+class AssignsBuffers(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(6))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        z = super().forward(x) * self.mean / (1 + 0.1 * self.steps)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * z.detach().abs().mean(dim=0)
+            self.steps = self.steps + 1
+        return z
 """
 METHODS = """
 from dataclasses import dataclass
@@ -124,3 +138,11 @@ def test_nor_does_fine_tuning_move_it(npz: Path) -> None:
 def test_a_phase_of_what_is_not_trained_is_told(npz: Path) -> None:
     with pytest.raises(UserError, match=r"begins with \('head.',\), and no parameter does; they begin with"):
         serve(tiny(npz, **settings(method="FixedHeadAlone")))
+
+
+# -- what a net changes in its forward pass --------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", LANES)
+def test_a_buffer_may_be_assigned(npz: Path, way: str) -> None:
+    assert_as_eager(npz, way, net="AssignsBuffers")

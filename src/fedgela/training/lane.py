@@ -36,6 +36,9 @@ from fedgela.training.interface import (
 from fedgela.training.optimiser import Optimiser, clip_by_client
 from fedgela.training.stacking import ClientConv2d
 
+# (weights, x, y, client) -> losses, and the buffers that the net has put other tensors in the place of
+Losses = Callable[[State, Tensor, Tensor, State], tuple[Tensor, State]]
+
 WARM_UP_STEPS = 2  # before a capture: libraries choose their kernels and take their workspaces
 MOST_GRAPHS = 32  # of a lane; clients of rare batch sizes beyond that go without
 
@@ -50,15 +53,13 @@ class Recipe:
     batch_size: int
     compiled: bool = False
     note: Callable[[str], None] = lambda text: None
-    losses: dict[object, Callable[..., Tensor]] = field(default_factory=dict)  # compiled, by method
+    losses: dict[object, Losses] = field(default_factory=dict)  # compiled, by method
     labels: Tensor = field(init=False)  # on the CPU
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", self.data.y_train.cpu())
 
-    def compile(
-        self, objective: "Objective", function: Callable[..., Tensor], stacked: bool
-    ) -> Callable[..., Tensor]:
+    def compile(self, objective: "Objective", function: Losses, stacked: bool) -> Losses:
         """One compiled function for all lanes: they differ in the tensors that they give it only, and,
         stacked, in the number of clients. What cannot be compiled runs as it is."""
         key = _identity(objective.loss)
@@ -66,7 +67,7 @@ class Recipe:
             torch._dynamo.config.recompile_limit = 64  # one for each phase, and each number of clients
             compiled = torch.compile(function, fullgraph=True, dynamic=None if stacked else False)
 
-            def with_a_way_out(*arguments: Any) -> Tensor:
+            def with_a_way_out(*arguments: Any) -> tuple[Tensor, State]:
                 if self.losses[key] is not with_a_way_out:
                     return function(*arguments)
                 try:
@@ -282,13 +283,16 @@ class _Move:
         self.ready = self.stacked and gathers(recipe.data.x_train) and not recipe.data.augment
         self.losses = self._losses(Objective(recipe.net, loss, recipe.data, self.ready))
 
-    def _losses(self, objective: Objective) -> Callable[[State, Tensor, Tensor, State], Tensor]:
-        def one(weights: State, x: Tensor, y: Tensor, client: State) -> Tensor:
+    def _losses(self, objective: Objective) -> Losses:
+        buffers = [name for name in self.weights if name not in self.lane.slots]
+
+        def one(weights: State, x: Tensor, y: Tensor, client: State) -> tuple[Tensor, State]:
             named = {f"net.{name}": value for name, value in weights.items()}
             loss: Tensor = functional_call(objective, named, (x, y, client))
-            return loss
+            after = {name: named[f"net.{name}"] for name in buffers}
+            return loss, {name: value.detach() for name, value in after.items() if value is not weights[name]}
 
-        losses: Callable[..., Tensor] = vmap(one, randomness="different") if self.stacked else one
+        losses: Losses = vmap(one, randomness="different") if self.stacked else one
         recipe = self.lane.recipe
         if recipe.compiled and self.batch == recipe.batch_size:
             return recipe.compile(objective, losses, self.stacked)
@@ -310,12 +314,15 @@ class _Move:
             copies = _ComputeCopies.apply(*[weights[name] for name in self.copied])  # type: ignore[no-untyped-call]
             weights = weights | dict(zip(self.copied, copies, strict=True))
         if self.stacked:
-            losses = self.losses(weights, x, y, client)  # [v, B]
+            losses, assigned = self.losses(weights, x, y, client)  # [v, B]
         else:
-            losses = self.losses(weights, x[0], y[0], client)[None]
+            losses, assigned = self.losses(weights, x[0], y[0], client)
+            losses = losses[None]
         # of the sum over clients of their mean losses: they do not touch one another, so that this holds
         # every client's own gradient
         losses.backward(self.slope)  # type: ignore[no-untyped-call]
+        for name, value in assigned.items():  # not before: the backward pass may read what was there
+            self.weights[name].copy_(value)
         self._clip()
         if lane.stream is None:
             for group in self.optimiser.param_groups:
