@@ -9,7 +9,7 @@ import torch
 from fedgela.errors import UserError
 from fedgela.models import State
 from fedgela.rounds import Progress
-from helpers import play, serve, tiny
+from helpers import play, same, serve, tiny
 
 NETS = """
 import torch
@@ -47,6 +47,18 @@ class AssignsBuffers(Plain):
             self.mean = 0.9 * self.mean + 0.1 * z.detach().abs().mean(dim=0)
             self.steps = self.steps + 1
         return z
+
+
+class ChangesItselfWhenAsked(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("asked", torch.zeros(()))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.linear.weight.mul_(0.95)
+            self.asked.add_(1)
+        return super().forward(x)
 """
 METHODS = """
 from dataclasses import dataclass
@@ -146,3 +158,19 @@ def test_a_phase_of_what_is_not_trained_is_told(npz: Path) -> None:
 @pytest.mark.parametrize("way", LANES)
 def test_a_buffer_may_be_assigned(npz: Path, way: str) -> None:
     assert_as_eager(npz, way, net="AssignsBuffers")
+
+
+@pytest.mark.parametrize("way", LANES)
+def test_being_asked_changes_nobodys_model(npz: Path, way: str) -> None:
+    assert_as_eager(npz, way, net="ChangesItselfWhenAsked")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nor_does_being_a_teacher(npz: Path, way: str) -> None:
+    server = serve(tiny(npz, **settings("ChangesItselfWhenAsked", "moon"), **WAYS[way]))
+    progress = server.begin()
+    before = {name: value.clone() for name, value in progress.server.model.items()}
+    progress.round = 1
+    server.visits(progress, server.plan(progress), [0, 1])
+    server.close()
+    assert same(progress.server.model, before)

@@ -101,7 +101,8 @@ class EagerEngine:
     def close(self) -> None: ...
 
     def _here(self, state: State) -> State:
-        return {name: value.to(self.device) for name, value in state.items()}
+        """Copied: a teacher's net may change the weights that it is asked with."""
+        return {name: value.to(self.device, copy=True) for name, value in state.items()}
 
     @torch.no_grad()
     def _load(self, model: State) -> None:

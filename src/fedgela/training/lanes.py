@@ -196,7 +196,7 @@ class LaneEngine:
         return [answer.cpu() for answer in predicted]
 
     def _ask(self, answering: Answering, question: Question, data: Dataset) -> Tensor:
-        weights = {f"net.{name}": value.to(self.device) for name, value in question.model.items()}
+        weights = {f"net.{name}": value for name, value in self._copied(question.model).items()}
         vectors, rows = (
             {name: value.to(self.device) for name, value in state.items()}
             for state in (question.vectors, question.rows)
@@ -216,7 +216,7 @@ class LaneEngine:
     def features(self, model: State, samples: Tensor) -> Tensor:
         net, data = self.recipes[0].net, self.recipes[0].data
         net.eval()
-        here = {name: value.to(self.device) for name, value in model.items()}
+        here = self._copied(model)
         samples = samples.to(self.device)
 
         def part(start: int, size: int) -> Tensor:
@@ -225,6 +225,11 @@ class LaneEngine:
             return z
 
         return self._in_parts(len(samples), part, torch.empty(0, net.projection.out_features))
+
+    def _copied(self, model: State) -> State:
+        """A net may change its weights whenever it is asked, as an embedding with max_norm does: not those of
+        the server and its clients."""
+        return {name: value.to(self.device, copy=True) for name, value in model.items()}
 
     def _in_parts(self, count: int, part: Callable[[int, int], Tensor], none: Tensor) -> Tensor:
         """The parts' results in a row; out of memory makes the parts smaller."""
