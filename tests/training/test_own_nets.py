@@ -49,6 +49,16 @@ class AssignsBuffers(Plain):
         return z
 
 
+class Pads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(4, 6, padding_idx=0, max_norm=0.5)
+        self.linear = nn.Linear(6 * 64, 6)
+
+    def forward(self, x):
+        return self.linear(self.embedding((x.flatten(1).clamp(-1, 1) + 2).long() - 1).flatten(1))
+
+
 class ChangesItselfWhenAsked(Plain):
     def __init__(self):
         super().__init__()
@@ -150,6 +160,16 @@ def test_nor_does_fine_tuning_move_it(npz: Path) -> None:
 def test_a_phase_of_what_is_not_trained_is_told(npz: Path) -> None:
     with pytest.raises(UserError, match=r"begins with \('head.',\), and no parameter does; they begin with"):
         serve(tiny(npz, **settings(method="FixedHeadAlone")))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_embedding_of_padding_stays_as_it_is(npz: Path, way: str) -> None:
+    began, progress, _ = played(npz, way, net="Pads", weight_decay=0.0)
+    moved = (
+        progress.server.model["backbone.net.embedding.weight"] - began["backbone.net.embedding.weight"]
+    ).abs()
+    assert (moved.amax(dim=1) > 1e-6).tolist() == [False, True, True, False]
+    assert_as_eager(npz, way, net="Pads")
 
 
 # -- what a net changes in its forward pass --------------------------------------------------------

@@ -138,6 +138,18 @@ class ClientLinear(nn.Linear):
         return y.relu() if relu else y
 
 
+class ClientEmbedding(nn.Embedding):
+    """nn.Embedding whose padding vector learns nothing: vmap sees to that for the first client only."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.padding_idx is None:
+            return super().forward(input)
+        # without its padding_idx, which would stop the first client's gradients once more
+        options = (self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        z = F.embedding(input, self.weight, None, *options)
+        return torch.where((input == self.padding_idx)[..., None], z.detach(), z)
+
+
 class ClientSequential(nn.Sequential):
     """nn.Sequential, in which on a GPU a layer of ours does the pooling and the ReLU after it on its way."""
 
@@ -173,5 +185,7 @@ def make_stackable(net: nn.Module) -> None:
             part.__class__ = ClientMaxPool2d
         elif type(part) is nn.Linear:
             part.__class__ = ClientLinear
+        elif type(part) is nn.Embedding:
+            part.__class__ = ClientEmbedding
         elif type(part) is nn.Sequential:
             part.__class__ = ClientSequential
