@@ -49,6 +49,35 @@ class AssignsBuffers(Plain):
         return z
 
 
+class ListsParameters(Plain):
+    def __init__(self):
+        super().__init__()
+        self.held = [self.linear.weight, self.linear.bias]
+
+    def forward(self, x):
+        return nn.functional.linear(x.flatten(1), *self.held).tanh()
+
+
+class HoldsItselfInALambda(Plain):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+        self.scaled = lambda z: z * self.scale
+
+    def forward(self, x):
+        return self.scaled(super().forward(x))
+
+
+class Ties(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(self.first(x.flatten(1)).relu())
+
+
 class Pads(nn.Module):
     def __init__(self):
         super().__init__()
@@ -194,3 +223,31 @@ def test_nor_does_being_a_teacher(npz: Path, way: str) -> None:
     server.visits(progress, server.plan(progress), [0, 1])
     server.close()
     assert same(progress.server.model, before)
+
+
+# -- where parameters are --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", ["ListsParameters", "HoldsItselfInALambda"])
+def test_what_no_weights_can_be_put_into_trains_by_the_plain_engine(npz: Path, net: str) -> None:
+    server = serve(tiny(npz, **settings(net)))
+    assert server.experiment.engine == "eager"
+    began = server.begin().server.model
+    progress, _ = play(server)
+    expected = play(serve(tiny(npz, **settings())))[0].server.model
+    for name, value in progress.server.model.items():
+        assert not torch.allclose(value, began[name]), name
+        if net == "ListsParameters":  # which computes what the plain one does
+            torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)
+    with pytest.raises(UserError, match="lanes cannot train a model that computes with parameters which it"):
+        serve(tiny(npz, **settings(net), engine="lanes"))
+    with pytest.raises(UserError, match="asks the model with other weights, and the model computes with"):
+        play(serve(tiny(npz, **settings(net, "moon"))))
+
+
+@pytest.mark.parametrize("net", ["Plain", "Frozen", "AssignsBuffers", "Pads", "Ties"])
+def test_what_weights_can_be_put_into_has_teachers(npz: Path, net: str) -> None:
+    server = serve(tiny(npz, **settings(net, "moon")))
+    assert server.net.backbone.takes_weights
+    assert server.experiment.engine == ("eager" if net == "Ties" else "lanes")
+    assert play(server)[0].round == 3

@@ -15,6 +15,7 @@ class Backbone(nn.Module):
 
     draws = False  # whether it draws numbers in training, beside layers of dropout
     stacks = True  # whether vmap can train several clients' as one; of layers it is known without trying
+    takes_weights = True  # whether other weights can be put into it while it computes, as lanes do
     fused = False  # whether operations of ours already do on a GPU what a compiler would
 
     def __init__(self, width: int) -> None:
@@ -77,10 +78,16 @@ class Net(nn.Module):
     @torch.no_grad()
     def features_of(self, state: State, x: Tensor) -> Tensor:
         """z, [B, d], by another model of this shape, in evaluation mode: a teacher's."""
+        if not self.backbone.takes_weights:
+            raise UserError(
+                "this method asks the model with other weights, and the model computes with parameters that "
+                "it holds in a list or a lambda: let it read them from its modules"
+            )
         was_training = self.training
         self.eval()
         try:
-            z: Tensor = functional_call(self, state, (x,), {"only_features": True})
+            # a state has tied weights in each of their places
+            z: Tensor = functional_call(self, state, (x,), {"only_features": True}, tie_weights=False)
         finally:
             self.train(was_training)
         return z

@@ -52,6 +52,7 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
     backbone.stacks = stacks(net, two_samples(spec))
+    backbone.takes_weights = takes_weights(net, two_samples(spec))
     return backbone
 
 
@@ -125,6 +126,25 @@ def stacks(net: nn.Module, x: Tensor) -> bool:
     except Exception:  # whatever it is, such a net trains its clients one by one
         return False
     return True
+
+
+def takes_weights(net: nn.Module, x: Tensor) -> bool:
+    """Whether a copy of it computes with the weights that are put into its modules: not where it reads its
+    parameters elsewhere, as from a list, or by a lambda that holds the net which it was made for."""
+    there = copy.deepcopy(net).train()
+    own = [parameter for parameter in (*net.parameters(), *there.parameters()) if parameter.requires_grad]
+    given = {name: parameter.detach().clone() for name, parameter in there.named_parameters()}
+    for value in given.values():
+        value.requires_grad_()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            z: Tensor = functional_call(there, given, (x,))
+        if not (own and z.requires_grad):
+            return True
+        reached = torch.autograd.grad(z.sum(), own, allow_unused=True)
+    except Exception:  # whatever it is, the plain engine can do without
+        return False
+    return all(slope is None for slope in reached)
 
 
 def _kind(thing: object) -> str:

@@ -61,9 +61,14 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     gpu = torch.device(e.device).type == "cuda"
     engine = e.engine
     if engine == "auto":
-        engine = "eager" if _shares_weights(net) else "lanes"
+        engine = "eager" if _shares_weights(net) or not net.backbone.takes_weights else "lanes"
     elif engine == "lanes" and _shares_weights(net):
         raise UserError("engine: lanes cannot train a model that has one parameter in two places; eager can")
+    elif engine == "lanes" and not net.backbone.takes_weights:
+        raise UserError(
+            "engine: lanes cannot train a model that computes with parameters which it holds in a list or a "
+            "lambda; eager can"
+        )
     work = _work(e, net, federation)
     lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
     lanes, width = e.lanes or lanes, e.width or width
