@@ -1,14 +1,18 @@
 """A user's own nets and methods that do unusual things: all engines give what plain PyTorch would."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from fedgela.algorithms import FedAvg, Phase
 from fedgela.errors import UserError
 from fedgela.models import State
 from fedgela.rounds import Progress
+from fedgela.training import Job, Plan
 from helpers import play, same, serve, tiny
 
 NETS = """
@@ -76,6 +80,16 @@ class Ties(nn.Module):
 
     def forward(self, x):
         return self.second(self.first(x.flatten(1)).relu())
+
+
+class TakesAPart(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Parameter(torch.randn(64, 64)[:, :6] / 8)
+        self.repeated = nn.Parameter(torch.ones(1).expand(6))
+
+    def forward(self, x):
+        return x.flatten(1) @ self.part * self.repeated
 
 
 class Pads(nn.Module):
@@ -251,3 +265,16 @@ def test_what_weights_can_be_put_into_has_teachers(npz: Path, net: str) -> None:
     assert server.net.backbone.takes_weights
     assert server.experiment.engine == ("eager" if net == "Ties" else "lanes")
     assert play(server)[0].round == 3
+
+
+def test_a_parameter_may_be_a_part_of_a_larger_tensor(npz: Path) -> None:
+    server = serve(tiny(npz, **settings("TakesAPart", momentum=0.0, weight_decay=0.0), engine="eager"))
+    began = server.begin().server.model
+    plan = Plan(FedAvg().loss, (Phase(1),), 0.1, 0, "batches", 1)
+    (outcome,) = server.engine.train(plan, [Job(0, torch.arange(5), began)])  # one step
+    net, data = copy.deepcopy(server.net), server.federation.data
+    net.load_state_dict(began)
+    F.cross_entropy(net(data.inputs(data.x_train[:5])), data.y_train[:5]).backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(outcome.model[name], began[name] - 0.1 * parameter.grad)

@@ -121,4 +121,14 @@ def build_net(
         backbone = make_backbone(model, spec, pretrained, weights, batchnorm)
         projection = nn.Linear(backbone.width, d)
         seed_torch(seed_of(seed, "init", "head"))
-        return Net(backbone, projection, head())
+        net = Net(backbone, projection, head())
+    _close_gaps(net)
+    return net
+
+
+def _close_gaps(net: Net) -> None:
+    """A parameter that is a part of a larger tensor, as `nn.Parameter(U[:, :r])` is, gets memory of its own:
+    torch's fused optimisers on a CPU take it for one without gaps, and would write into its neighbours."""
+    for parameter in net.parameters():
+        if torch.empty_like(parameter, device="meta").stride() != parameter.stride():
+            parameter.data = parameter.data.clone()
