@@ -18,10 +18,11 @@ MOST_GROUPS = 32
 
 
 def batchnorm_entries(module: nn.Module) -> set[str]:
-    """The names of all state that belongs to BatchNorm: parameters, running statistics, counters."""
+    """The names of all state that belongs to BatchNorm: parameters, running statistics, counters; those of a
+    layer in two places by both."""
     return {
         f"{name}.{entry}"
-        for name, part in module.named_modules()
+        for name, part in module.named_modules(remove_duplicate=False)
         if isinstance(part, _BatchNorm)
         for entry in part.state_dict()
     }

@@ -63,7 +63,9 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     if engine == "auto":
         engine = "eager" if _shares_weights(net) or not net.backbone.takes_weights else "lanes"
     elif engine == "lanes" and _shares_weights(net):
-        raise UserError("engine: lanes cannot train a model that has one parameter in two places; eager can")
+        raise UserError(
+            "engine: lanes cannot train a model that has one parameter or buffer in two places; eager can"
+        )
     elif engine == "lanes" and not net.backbone.takes_weights:
         raise UserError(
             "engine: lanes cannot train a model that computes with parameters which it holds in a list or a "
@@ -155,9 +157,10 @@ def batchable(net: Net, by_our_kernels: bool = False) -> bool:
 
 
 def _shares_weights(net: Net) -> bool:
-    """Whether a parameter stands in two places. A state has each place apart, and lanes compute with states:
-    the two would part."""
-    return len(list(net.parameters())) < len(list(net.named_parameters(remove_duplicate=False)))
+    """Whether a parameter or buffer stands in two places. A state has each place apart, and lanes compute
+    with states: the two would part."""
+    parameters = len(list(net.parameters())) < len(list(net.named_parameters(remove_duplicate=False)))
+    return parameters or len(list(net.buffers())) < len(list(net.named_buffers(remove_duplicate=False)))
 
 
 def _is_fused(net: Net) -> bool:
