@@ -293,7 +293,10 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
     if width > 1:
         make_stackable(there)
         return there
-    return there.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    for weight in (*there.parameters(), *there.buffers()):
+        if weight.dim() == 4:  # not those of a Conv3d, which have no such form
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    return there
 
 
 def _unheard(text: str) -> None: ...
