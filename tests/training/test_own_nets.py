@@ -92,6 +92,46 @@ class TakesAPart(nn.Module):
         return x.flatten(1) @ self.part * self.repeated
 
 
+class SharesANorm(nn.Module):
+    def __init__(self, affine=True):
+        super().__init__()
+        self.first = nn.Linear(64, 6)
+        self.second = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6, affine=affine)
+        self.again = self.norm
+
+    def forward(self, x):
+        return self.again(self.second(self.norm(self.first(x.flatten(1))).relu()))
+
+
+class SharesStatistics(SharesANorm):
+    def __init__(self):
+        super().__init__(affine=False)
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.volume = nn.Conv3d(1, 4, (1, 3, 3))
+        self.linear = nn.Linear(4 * 36, 6)
+
+    def forward(self, x):
+        return self.linear(self.volume(x[:, None]).relu().flatten(1))
+
+
+class LeavesOut(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.tensor(0))
+        self.seldom = nn.Linear(6, 6)
+
+    def forward(self, x):
+        z = super().forward(x)
+        if self.training:
+            self.steps.add_(1)
+        return z if self.steps % 3 < 2 else z + self.seldom(z)
+
+
 class Pads(nn.Module):
     def __init__(self):
         super().__init__()
@@ -278,3 +318,26 @@ def test_a_parameter_may_be_a_part_of_a_larger_tensor(npz: Path) -> None:
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(outcome.model[name], began[name] - 0.1 * parameter.grad)
+
+
+@pytest.mark.parametrize("net", ["SharesANorm", "SharesStatistics"])
+def test_a_norm_in_two_places_trains_by_the_plain_engine_and_may_be_local(npz: Path, net: str) -> None:
+    server = serve(tiny(npz, **settings(net, batchnorm="local")))
+    assert server.experiment.engine == "eager"
+    progress, _ = play(server)
+    for client in range(4):
+        model = server.job(progress, client).start
+        for entry in ("running_mean", "running_var"):
+            assert torch.equal(model[f"backbone.net.norm.{entry}"], model[f"backbone.net.again.{entry}"])
+
+
+# -- what lanes make of it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["one", "workers"])
+@pytest.mark.parametrize("net", ["Deep", "LeavesOut"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_any_layer_and_any_way_through_them_trains_alike(
+    npz: Path, way: str, net: str, optimizer: str
+) -> None:
+    assert_as_eager(npz, way, net=net, optimizer=optimizer, lr=0.02)

@@ -52,7 +52,10 @@ class EagerEngine:
                 parameter.requires_grad_(phase.selects(name) and name not in net.frozen)
                 if parameter.requires_grad:
                     trained.append(parameter)
-            optimiser = self.optimiser.over(trained, plan.lr)
+            # with its memory from the start: torch's fused SGD fails where a parameter gets its first
+            # gradient later than others, as with layers that are left out at random
+            slots = [self.optimiser.slots(parameter) for parameter in trained]
+            optimiser = self.optimiser.over(trained, plan.lr, slots)
             for epoch in range(epochs_before, epochs_before + phase.epochs):
                 index = batches(plan, job.client, epoch, job.samples, self.batch_size).to(self.device)
                 for batch in index:
