@@ -155,6 +155,7 @@ class ChangesItselfWhenAsked(Plain):
 """
 METHODS = """
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -165,6 +166,18 @@ from fedgela.algorithms import FedAvg, Phase
 class FixedHead(FedAvg):
     def head(self, d, C, seed):
         return nn.Linear(d, C).requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class StaysCloseLater(FedAvg):
+    keeps_model: ClassVar[bool] = True
+
+    def references(self, server, last):
+        return {} if last is None else {"last": last["head.weight"]}
+
+    def loss(self, net, x, y, client):
+        losses = super().loss(net, x, y, client)
+        return losses + (net.head.weight - client["last"]).square().sum() if "last" in client else losses
 
 
 @dataclass(frozen=True)
@@ -341,3 +354,11 @@ def test_any_layer_and_any_way_through_them_trains_alike(
     npz: Path, way: str, net: str, optimizer: str
 ) -> None:
     assert_as_eager(npz, way, net=net, optimizer=optimizer, lr=0.02)
+
+
+# -- what a method does ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", LANES)
+def test_references_may_be_of_some_clients_only(npz: Path, way: str) -> None:
+    assert_as_eager(npz, way, method="StaysCloseLater")

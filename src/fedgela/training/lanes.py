@@ -24,13 +24,15 @@ MEMORY_LEFT = 1.2  # a further lane must fit into the free memory so many times
 
 
 def groups_of(jobs: Sequence[Job], batch_size: int, lanes: int, width: int) -> list[list[Job]]:
-    """Who trains in lockstep with whom: at most `width` clients of one size of batch, in groups of about the
+    """Who trains in lockstep with whom: at most `width` clients of one size of batch, whose losses read
+    tensors of the same names and shapes (a method may have none for a first visit), in groups of about the
     same work, enough of them for every lane; the group with the longest client first."""
-    by_batch: dict[int, list[Job]] = {}
+    alike: dict[object, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: -len(job.samples)):
-        by_batch.setdefault(size_of_batch(len(job.samples), batch_size), []).append(job)
+        read = {(name, value.shape) for name, value in (job.vectors | job.references).items()}
+        alike.setdefault((size_of_batch(len(job.samples), batch_size), frozenset(read)), []).append(job)
     groups: list[list[Job]] = []
-    for same in by_batch.values():
+    for same in alike.values():
         count = min(len(same), max(lanes, -(-len(same) // width)))
         made: list[list[Job]] = [[] for _ in range(count)]
         work = [0] * count
