@@ -18,6 +18,9 @@ from fedgela.runs import resume, run
 from helpers import Notes, outcome_of, serve, tiny
 
 NETS = """
+import random
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -84,6 +87,23 @@ class DropsByFunction(nn.Module):
 
     def forward(self, x):
         return nn.functional.dropout(self.flat(x.flatten(1)), 0.5, self.training)
+
+
+class DropsAlways(DropsByFunction):
+    def forward(self, x):
+        return nn.functional.dropout(self.flat(x.flatten(1)), 0.5)
+
+
+class DrawsByPython(DropsByFunction):
+    def forward(self, x):
+        z = self.flat(x.flatten(1))
+        return z if self.training and random.random() < 0.5 else 2 * z
+
+
+class DrawsByNumPy(DropsByFunction):
+    def forward(self, x):
+        z = self.flat(x.flatten(1))
+        return z if self.training and np.random.rand() < 0.5 else 2 * z
 
 
 class FailsInTraining(DropsByFunction):
@@ -211,6 +231,9 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("ManyThings", r"must give features \[B, width\]; of two samples it gives a tuple"),
         ("Labels", r"must give features \[B, width\]; of two samples it gives torch.int64 \[2, 64\]"),
         ("OfBatch", r"must give features \[B, width\]; of two samples it gives torch.float32 \[1, 64\]"),
+        ("DropsAlways", "draws numbers in evaluation too, so that no two evaluations agree; F.dropout, say"),
+        ("DrawsByPython", "draws by Python's random or by NumPy, which a run's seed does not reach"),
+        ("DrawsByNumPy", "draws by Python's random or by NumPy, which a run's seed does not reach"),
         (
             "FailsInTraining",
             r"fails in training mode on two samples: RuntimeError: .*own_nets_of_a_test.py, line \d+",

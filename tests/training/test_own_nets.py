@@ -157,9 +157,11 @@ METHODS = """
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from fedgela.algorithms import FedAvg, Phase
+from fedgela.randomness import uniform
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,18 @@ class StaysCloseLater(FedAvg):
     def loss(self, net, x, y, client):
         losses = super().loss(net, x, y, client)
         return losses + (net.head.weight - client["last"]).square().sum() if "last" in client else losses
+
+
+@dataclass(frozen=True)
+class Draws(FedAvg):
+    def loss(self, net, x, y, client):
+        return super().loss(net, x + torch.randn_like(x), y, client)
+
+
+@dataclass(frozen=True)
+class DrawsItsOwn(FedAvg):
+    def loss(self, net, x, y, client):
+        return super().loss(net, x + uniform(client["draw"], 0, x.shape), y, client)
 
 
 @dataclass(frozen=True)
@@ -362,3 +376,10 @@ def test_any_layer_and_any_way_through_them_trains_alike(
 @pytest.mark.parametrize("way", LANES)
 def test_references_may_be_of_some_clients_only(npz: Path, way: str) -> None:
     assert_as_eager(npz, way, method="StaysCloseLater")
+
+
+@pytest.mark.parametrize("way", LANES)
+def test_a_method_draws_by_its_clients_number(npz: Path, way: str) -> None:
+    assert_as_eager(npz, way, method="DrawsItsOwn")
+    with pytest.raises(UserError, match="loss draws numbers that are not its client's own: it takes them"):
+        played(npz, way, method="Draws")

@@ -153,7 +153,7 @@ class FedAvg:
         branch on data, so that the same function runs eagerly, in a CUDA graph and in a Flower client.
 
         `client` holds the client vectors, the server's extra state, the references, and `draw`, the
-        number of this step's draws (see randomness.uniform).
+        number of this step's draws (see randomness.uniform: others' are not this client's own).
         """
         return cross_entropy(net(x), y)
 

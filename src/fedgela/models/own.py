@@ -2,9 +2,11 @@
 
 import copy
 import inspect
+import random
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -51,6 +53,7 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
         backbone.draws = draws(net, two_samples(spec))
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
+    _check_draws(path, net, two_samples(spec))
     backbone.stacks = stacks(net, two_samples(spec))
     backbone.takes_weights = takes_weights(net, two_samples(spec))
     return backbone
@@ -97,12 +100,34 @@ def two_samples(spec: InputSpec) -> Tensor:
     return torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
 
 
-def draws(net: nn.Module, x: Tensor) -> bool:
-    """Whether a pass in training moves the generator on: functional dropout, an LSTM's, stochastic depth."""
+def draws(net: nn.Module, x: Tensor, training: bool = True) -> bool:
+    """Whether a pass in training, or in evaluation, moves the generator on: functional dropout, an LSTM's,
+    stochastic depth."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
-        copy.deepcopy(net).train()(x)
+        copy.deepcopy(net).train(training)(x)
         return not torch.equal(before, torch.get_rng_state())
+
+
+def _check_draws(path: str, net: nn.Module, x: Tensor) -> None:
+    """A UserError where it draws what a run cannot draw again: no two runs would be the same."""
+    before = _other_generators()
+    if draws(net, x, training=False):
+        raise UserError(
+            f"{path}: draws numbers in evaluation too, so that no two evaluations agree; "
+            "F.dropout, say, takes training=self.training"
+        )
+    draws(net, x)
+    if _other_generators() != before:
+        raise UserError(
+            f"{path}: draws by Python's random or by NumPy, which a run's seed does not reach; draw by torch"
+        )
+
+
+def _other_generators() -> tuple[object, ...]:
+    """The states of those beside torch's."""
+    _, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (the one that a net may have moved)
+    return random.getstate(), np.asarray(keys).tobytes(), place
 
 
 def stacks(net: nn.Module, x: Tensor) -> bool:

@@ -352,9 +352,12 @@ class _Move:
         a workspace too, and corrupt each other. What the lane holds is spoilt; `begin` loads after it."""
         lane = self.lane
         lane.at.zero_()
+        drawn = torch.get_rng_state()
         for _ in range(WARM_UP_STEPS):
             self._take()
             lane.at.zero_()
+        if not torch.equal(torch.get_rng_state(), drawn):  # which every replay would have the same of
+            raise RuntimeError("it draws numbers on the CPU")
         torch.cuda.synchronize(lane.device)
         graph = torch.cuda.CUDAGraph()
         # not torch.cuda.graph: it collects garbage and empties the cache at every one

@@ -106,11 +106,20 @@ class LaneEngine:
     # -- training ----------------------------------------------------------------------------------
 
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        gpus = [device for device in self.devices if device.type == "cuda"]
         if not draws_by_itself(self.recipes[0].net):
-            yield from self._train(plan, jobs)
+            before = _generators(gpus)
+            for outcome in self._train(plan, jobs):
+                if any(not torch.equal(*states) for states in zip(before, _generators(gpus), strict=True)):
+                    raise UserError(
+                        "the method's loss draws numbers that are not its client's own: it takes them from "
+                        "fedgela.randomness.uniform(client['draw'], ...), or use engine = eager"
+                    )
+                yield outcome
+                before = _generators(gpus)  # who takes the outcome may draw
             return
         # a lane seeds the global generators for such a net: they are put back
-        with torch.random.fork_rng(devices=[d for d in self.devices if d.type == "cuda"]):
+        with torch.random.fork_rng(devices=gpus):
             outcomes = list(self._train(plan, jobs))
         yield from outcomes
 
@@ -299,6 +308,11 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
         if weight.dim() == 4:  # not those of a Conv3d, which have no such form
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return there
+
+
+def _generators(gpus: Sequence[torch.device]) -> list[Tensor]:
+    """The states of torch's own."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
 
 
 def _unheard(text: str) -> None: ...
