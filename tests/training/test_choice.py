@@ -86,3 +86,10 @@ def test_in_bf16_a_cpu_trains_clients_one_by_one(npz: Path) -> None:
     server.step(server.begin())
     with pytest.raises(UserError, match="width: in bf16 clients train one by one on a CPU"):
         chosen(npz, precision="bf16", width=2)
+
+
+def test_a_net_that_draws_trains_its_clients_one_by_one(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "draws_by_itself", lambda net: True)
+    assert chosen(npz).width == 1
+    with pytest.raises(UserError, match="width: clients have draws of their own in this model"):
+        chosen(npz, width=2)

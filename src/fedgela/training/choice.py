@@ -76,6 +76,11 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     lanes, width = e.lanes or lanes, e.width or width
     if width > 1 and e.precision == "bf16" and not gpu:
         raise UserError("width: in bf16 clients train one by one on a CPU; leave out width, or precision")
+    if engine == "lanes" and draws_by_itself(net) and (width > 1 or (gpu and lanes > 1)):
+        raise UserError(
+            f"{'width' if width > 1 else 'lanes'}: clients have draws of their own in this model (dropout), "
+            "and train one by one; leave it out"
+        )
     if gpu and e.precision == "bf16" and is_recurrent(net):
         raise UserError(
             "precision: torch would compute this model's recurrent layers in fp16, not in bf16; use fp32"
