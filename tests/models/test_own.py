@@ -106,6 +106,29 @@ class DrawsByNumPy(DropsByFunction):
         return z if self.training and np.random.rand() < 0.5 else 2 * z
 
 
+class ForgetsABuffer(DropsByFunction):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5), persistent=False)
+
+    def forward(self, x):
+        z = self.flat(x.flatten(1))
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * z.detach().mean(dim=0)
+        return z - self.mean
+
+
+class Caches(DropsByFunction):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("places", None, persistent=False)
+
+    def forward(self, x):
+        if self.places is None or self.training:
+            self.places = torch.arange(64.0)
+        return self.flat(x.flatten(1) + self.places)
+
+
 class FailsInTraining(DropsByFunction):
     def forward(self, x):
         return torch.mm(x, x) if self.training else super().forward(x)
@@ -187,7 +210,8 @@ def net_of(name: str, spec: InputSpec = IMAGES) -> Net:
 
 
 @pytest.mark.parametrize(
-    ("name", "width"), [("TakesSpec", 8 * 1 - 3), ("TakesNothing", 7), ("OwnWidth", 6), ("function", 64)]
+    ("name", "width"),
+    [("Caches", 5), ("TakesSpec", 8 * 1 - 3), ("TakesNothing", 7), ("OwnWidth", 6), ("function", 64)],
 )
 def test_its_width_is_given_or_found(name: str, width: int) -> None:
     net = net_of(name)
@@ -234,6 +258,10 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("DropsAlways", "draws numbers in evaluation too, so that no two evaluations agree; F.dropout, say"),
         ("DrawsByPython", "draws by Python's random or by NumPy, which a run's seed does not reach"),
         ("DrawsByNumPy", "draws by Python's random or by NumPy, which a run's seed does not reach"),
+        (
+            "ForgetsABuffer",
+            r"changes mean in training, a buffer that is no part of its state \(persistent=False\): clients",
+        ),
         (
             "FailsInTraining",
             r"fails in training mode on two samples: RuntimeError: .*own_nets_of_a_test.py, line \d+",

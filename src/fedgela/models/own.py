@@ -54,6 +54,7 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
     _check_draws(path, net, two_samples(spec))
+    _check_buffers(path, net, spec)
     backbone.stacks = stacks(net, two_samples(spec))
     backbone.takes_weights = takes_weights(net, two_samples(spec))
     return backbone
@@ -122,6 +123,25 @@ def _check_draws(path: str, net: nn.Module, x: Tensor) -> None:
         raise UserError(
             f"{path}: draws by Python's random or by NumPy, which a run's seed does not reach; draw by torch"
         )
+
+
+def _check_buffers(path: str, net: nn.Module, spec: InputSpec) -> None:
+    """A UserError where training changes a buffer that is no part of the net's state: it would not be a
+    client's own, and no checkpoint would have it. A cache that stays as it is after the first pass may be."""
+    there = copy.deepcopy(net).train()
+    unkept = [name for name, _ in there.named_buffers() if name not in there.state_dict()]
+    seen: list[State] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for _ in range(2 if unkept else 0):
+            drawn = torch.randn(2, *spec.shape)
+            there(drawn.abs().long() % spec.vocabulary if spec.kind == "tokens" else drawn)
+            seen.append({name: there.get_buffer(name).clone() for name in unkept})
+    for name in unkept:
+        if not torch.equal(seen[0][name], seen[1][name]):
+            raise UserError(
+                f"{path}: changes {name} in training, a buffer that is no part of its state "
+                "(persistent=False): clients would share it, and a resumed run would not have it"
+            )
 
 
 def _other_generators() -> tuple[object, ...]:
