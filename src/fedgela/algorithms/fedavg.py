@@ -110,7 +110,8 @@ class FedAvg:
         return None
 
     def statistics(self, counts: Tensor) -> State:
-        """What a client sends once, before training (see `shares`); the server averages it by p_k."""
+        """What a client sends once, before training (see `shares`): of its class counts, [1, C], tensors
+        [1, ...]. The server averages them by p_k."""
         return {}
 
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
@@ -184,7 +185,9 @@ def mean_statistics(algorithm: FedAvg, counts: Tensor) -> State:
     """The mean over clients, weighted by p_k, of what a method has them share before training, from their
     class counts [N, C]."""
     p = counts.sum(dim=1).double() / counts.sum()
-    return {name: (p @ value).float() for name, value in algorithm.statistics(counts).items()}
+    sent = [algorithm.statistics(own[None]) for own in counts]  # one by one, as sites do
+    together = {name: torch.cat([one[name] for one in sent]) for name in sent[0]}
+    return {name: (p @ value.double()).float() for name, value in together.items()}
 
 
 def travelling(algorithm: FedAvg, model: State, stays: Collection[str] = ()) -> State:
