@@ -19,7 +19,7 @@ from fedgela.algorithms import (
     mean_statistics,
     travelling,
 )
-from fedgela.algorithms.own import check_aggregated, check_method
+from fedgela.algorithms.own import aggregated, check_method
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -276,8 +276,7 @@ class Server:
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
-        after = self.algorithm.aggregate(before, updates, Moment(e.seed, progress.round))
-        after = check_aggregated(self.algorithm, before, after)
+        after = aggregated(self.algorithm, before, updates, Moment(e.seed, progress.round))
         if e.server_lr != 1.0 or e.server_momentum > 0:
             after = replace(after, private=dict(after.private))
             # FedAvgM: the averaged change is a gradient for the server; running statistics only average

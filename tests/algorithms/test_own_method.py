@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from fedgela.algorithms import FedAvg, find_algorithm, name_of
+from fedgela.algorithms import FedAvg, find_algorithm, mean_statistics, name_of
 from fedgela.compare import experiments_of
 from fedgela.config import Experiment, parse_experiment
 from fedgela.errors import UserError
 from fedgela.runs import RunFolder, run
-from helpers import serve, tiny, tiny_table
+from helpers import play, same, serve, tiny, tiny_table
 
 METHODS = """
 from dataclasses import dataclass, field, replace
@@ -147,6 +148,52 @@ class LosesTheHead(FedAvg):
         return replace(server, model=body)
 
 
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    def aggregate(self, server, updates, moment):
+        for name, value in average(updates).items():
+            server.model[name].copy_(value)
+        return server
+
+
+@dataclass(frozen=True)
+class InItsPlace(FedAvg):
+    def aggregate(self, server, updates, moment):
+        server.model.update(average(updates))
+        return server
+
+
+@dataclass(frozen=True)
+class OfChanges(FedAvg):
+    keeps_model: ClassVar[bool] = True
+
+    def aggregate(self, server, updates, moment):
+        for update in updates:
+            for name, value in update.model.items():
+                value.sub_(server.model[name])
+        changes = average(updates)
+        moved = {name: server.model[name] + change for name, change in changes.items()}
+        return replace(server, model={**server.model, **moved})
+
+
+@dataclass(frozen=True)
+class SharesAll(FedAvg):
+    def statistics(self, counts):
+        return {"prior": counts / counts.sum()}
+
+
+@dataclass(frozen=True)
+class SumsOverClients(FedAvg):
+    def client_vectors(self, counts, server):
+        return {"prior": counts / counts.sum()}
+
+
+@dataclass(frozen=True)
+class ForgetsTheClients(FedAvg):
+    def client_vectors(self, counts, server):
+        return {"weight": counts.new_ones(counts.shape[-1])}
+
+
 class Undecorated(FedAvg):
     factor: float = 2.0
 
@@ -225,6 +272,8 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
         ("DeepHead", r"its head has no entry 'weight': override classifier.*"),
         ("FeaturesForVectors", r"classifier must give the vectors \[C, d\] of 4 classes, and gives \[8, 8\]"),
         ("TrainsNothing", r".* begins with \('body.',\), and no parameter does; they begin with backbone.*"),
+        ("SumsOverClients", r"client_vectors gives other 'prior' for a client among several, .*"),
+        ("ForgetsTheClients", r"client_vectors gives other 'weight' for a client among several, .*"),
         ("OnePhase", r"phases must give a tuple of Phase, and gives a Phase"),
     ],
 )
@@ -248,6 +297,35 @@ def test_what_it_makes_of_a_round_is_checked(npz: Path, name: str, told: str) ->
     server = serve(tiny(npz, algorithm=f"own_methods_of_a_test:{name}"))
     with pytest.raises(UserError, match=rf"^own_methods_of_a_test:{name}: aggregate {told}$"):
         server.step(server.begin())
+
+
+@pytest.mark.parametrize("name", ["InPlace", "InItsPlace"])
+def test_it_may_aggregate_in_place_and_leaves_the_best_model_alone(npz: Path, name: str) -> None:
+    own, plain = (
+        serve(tiny(npz, algorithm=algorithm, rounds=4, lr=0.3, epochs=2))
+        for algorithm in (f"own_methods_of_a_test:{name}", "fedavg")
+    )
+    (progress, records), (expected, found) = play(own), play(plain)
+    assert [record["GA"] for record in records] == [record["GA"] for record in found]
+    assert 0 < expected.best_round < 4 and progress.best_round == expected.best_round
+    assert same(progress.best_model, expected.best_model)
+
+
+def test_what_clients_keep_is_not_what_it_aggregates(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm="own_methods_of_a_test:OfChanges", rounds=1))
+    began = server.begin().server.model
+    play(server)
+    for client in range(4):
+        kept = server.store.get(client)
+        assert kept is not None
+        assert (kept["head.weight"] - began["head.weight"]).norm() < kept["head.weight"].norm()
+
+
+def test_what_it_has_clients_share_is_of_each_alone() -> None:
+    counts = torch.tensor([[3, 1, 0], [0, 0, 4], [1, 1, 2]])
+    shared = mean_statistics(find_algorithm("own_methods_of_a_test:SharesAll")(), counts)
+    shares = counts / counts.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(shared["prior"], shares.mean(dim=0))  # they have as many samples each
 
 
 def test_a_head_of_several_layers_is_fine_if_its_vectors_are_named(npz: Path) -> None:

@@ -1,14 +1,26 @@
 """A user's own method, held against what is asked of one: before a run begins it is tried on two samples of
 zeros, and the server's state that it makes of a round is looked at before it is taken over."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import ALGORITHMS, FedAvg, Phase, ServerState, mean_statistics, name_of
+from fedgela.algorithms import (
+    ALGORITHMS,
+    FedAvg,
+    Moment,
+    Phase,
+    ServerState,
+    Update,
+    mean_statistics,
+    name_of,
+)
 from fedgela.errors import UserError
 from fedgela.imports import told
 from fedgela.inputs import InputSpec
-from fedgela.models import Net
+from fedgela.models import Net, State
 from fedgela.models.own import two_samples
 
 
@@ -26,6 +38,18 @@ def check_method(algorithm: FedAvg, net: Net, spec: InputSpec, classes: int, epo
     net.train(was_training)
     _check_classifier(name, algorithm, net, classes)
     _check_phases(name, algorithm, net, epochs)
+
+
+def aggregated(
+    algorithm: FedAvg, server: ServerState, updates: Sequence[Update], moment: Moment
+) -> ServerState:
+    """The server's next state. A user's own method may change in place what it is given: it gets copies,
+    since the best model so far, and what clients keep, may be the same tensors."""
+    given = server
+    if name_of(algorithm) not in ALGORITHMS:
+        given = ServerState(*(_copied(state) for state in (server.model, server.extra, server.private)))
+        updates = [replace(update, model=_copied(update.model)) for update in updates]
+    return check_aggregated(algorithm, server, algorithm.aggregate(given, updates, moment))
 
 
 def check_aggregated(algorithm: FedAvg, before: ServerState, after: object) -> ServerState:
@@ -58,8 +82,24 @@ def _check_predictions(name: str, algorithm: FedAvg, net: Net, spec: InputSpec, 
     counts = torch.ones(classes, dtype=torch.int64)
     extra = algorithm.initial_extra(net.projection.out_features, classes, 0)
     extra = extra | mean_statistics(algorithm, counts[None])
+    _check_vectors(name, algorithm, extra, classes)
     client = {k: v.to(x.device) for k, v in (algorithm.client_vectors(counts, extra) | extra).items()}
     _check_logits(name, "predict_personal", algorithm.predict_personal(net, x, client), classes)
+
+
+def _check_vectors(name: str, algorithm: FedAvg, extra: State, classes: int) -> None:
+    """Samples of clients that have not trained yet are predicted in one batch, a row of vectors a sample."""
+    counts = torch.stack([torch.arange(classes), torch.ones(classes, dtype=torch.int64)])
+    together = algorithm.client_vectors(counts, extra)
+    for i, own in enumerate(counts):
+        for key, alone in algorithm.client_vectors(own, extra).items():
+            rows = together.get(key)
+            fits = rows is not None and rows.shape == (len(counts), *alone.shape)
+            if not fits or not torch.allclose(together[key][i].double(), alone.double(), equal_nan=True):
+                raise UserError(
+                    f"{name}: client_vectors gives other {key!r} for a client among several, [N, C], than "
+                    "for it alone, [C]: what it sums or sorts is the last dimension"
+                )
 
 
 def _check_logits(name: str, what: str, logits: object, classes: int) -> None:
@@ -96,6 +136,10 @@ def _check_phases(name: str, algorithm: FedAvg, net: Net, epochs: int) -> None:
                 f"{name}: a phase trains what begins with {phase.trains!r}, and no parameter does; "
                 f"they begin with {parts}"
             )
+
+
+def _copied(state: State) -> State:
+    return {name: value.clone() for name, value in state.items()}
 
 
 def _found(value: object) -> str:
