@@ -129,6 +129,26 @@ class Caches(DropsByFunction):
         return self.flat(x.flatten(1) + self.places)
 
 
+class KeepsWeights(DropsByFunction):
+    kept = None
+
+    def forward(self, x):
+        if self.training:
+            self.kept = None
+            return self.flat(x.flatten(1))
+        if self.kept is None:
+            self.kept = self.flat.weight.t().contiguous()
+        return x.flatten(1) @ self.kept + self.flat.bias
+
+
+class CountsSteps(DropsByFunction):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return self.flat(x.flatten(1)) * min(1.0, 0.1 * self.steps)
+
+
 class FailsInTraining(DropsByFunction):
     def forward(self, x):
         return torch.mm(x, x) if self.training else super().forward(x)
@@ -258,6 +278,8 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("DropsAlways", "draws numbers in evaluation too, so that no two evaluations agree; F.dropout, say"),
         ("DrawsByPython", "draws by Python's random or by NumPy, which a run's seed does not reach"),
         ("DrawsByNumPy", "draws by Python's random or by NumPy, which a run's seed does not reach"),
+        ("KeepsWeights", "answers by what it keeps beside its state, a cache of weights or a count of steps"),
+        ("CountsSteps", "answers by what it keeps beside its state, a cache of weights or a count of steps"),
         (
             "ForgetsABuffer",
             r"changes mean in training, a buffer that is no part of its state \(persistent=False\): clients",

@@ -18,6 +18,7 @@ from helpers import play, same, serve, tiny
 NETS = """
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Plain(nn.Module):
@@ -70,6 +71,27 @@ class HoldsItselfInALambda(Plain):
 
     def forward(self, x):
         return self.scaled(super().forward(x))
+
+
+class Checkpoints(Plain):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class HooksAParameter(Plain):
+    def __init__(self):
+        super().__init__()
+        self.linear.weight.register_hook(lambda slope: slope / 2)
+
+
+class HooksALayer(Plain):
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Linear(64, 64)
+        self.linear.register_full_backward_hook(lambda layer, inner, outer: (inner[0] / 2,))
+
+    def forward(self, x):
+        return super().forward(self.before(x.flatten(1)))
 
 
 class Ties(nn.Module):
@@ -309,7 +331,7 @@ def test_nor_does_being_a_teacher(npz: Path, way: str) -> None:
 # -- where parameters are --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("net", ["ListsParameters", "HoldsItselfInALambda"])
+@pytest.mark.parametrize("net", ["ListsParameters", "HoldsItselfInALambda", "Checkpoints", "HooksAParameter"])
 def test_what_no_weights_can_be_put_into_trains_by_the_plain_engine(npz: Path, net: str) -> None:
     server = serve(tiny(npz, **settings(net)))
     assert server.experiment.engine == "eager"
@@ -318,11 +340,13 @@ def test_what_no_weights_can_be_put_into_trains_by_the_plain_engine(npz: Path, n
     expected = play(serve(tiny(npz, **settings())))[0].server.model
     for name, value in progress.server.model.items():
         assert not torch.allclose(value, began[name]), name
-        if net == "ListsParameters":  # which computes what the plain one does
+        if net in ("ListsParameters", "Checkpoints"):  # which compute what the plain one does
             torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)
-    with pytest.raises(UserError, match="lanes cannot train a model that computes with parameters which it"):
+    with pytest.raises(
+        UserError, match="lanes cannot train a model whose parameters are in a list or a lambda"
+    ):
         serve(tiny(npz, **settings(net), engine="lanes"))
-    with pytest.raises(UserError, match="asks the model with other weights, and the model computes with"):
+    with pytest.raises(UserError, match="asks the model with other weights, which it does not take"):
         play(serve(tiny(npz, **settings(net, "moon"))))
 
 
@@ -362,12 +386,18 @@ def test_a_norm_in_two_places_trains_by_the_plain_engine_and_may_be_local(npz: P
 
 
 @pytest.mark.parametrize("way", ["one", "workers"])
-@pytest.mark.parametrize("net", ["Deep", "LeavesOut"])
+@pytest.mark.parametrize("net", ["Deep", "LeavesOut", "HooksALayer"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_any_layer_and_any_way_through_them_trains_alike(
     npz: Path, way: str, net: str, optimizer: str
 ) -> None:
     assert_as_eager(npz, way, net=net, optimizer=optimizer, lr=0.02)
+
+
+@pytest.mark.parametrize("net", ["LeavesOut", "HooksALayer"])
+def test_what_vmap_computes_otherwise_is_not_stacked(npz: Path, net: str) -> None:
+    server = serve(tiny(npz, **settings(net)))
+    assert (server.experiment.engine, server.experiment.width) == ("lanes", 1)
 
 
 # -- what a method does ----------------------------------------------------------------------------

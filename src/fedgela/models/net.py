@@ -80,8 +80,8 @@ class Net(nn.Module):
         """z, [B, d], by another model of this shape, in evaluation mode: a teacher's."""
         if not self.backbone.takes_weights:
             raise UserError(
-                "this method asks the model with other weights, and the model computes with parameters that "
-                "it holds in a list or a lambda: let it read them from its modules"
+                "this method asks the model with other weights, which it does not take: its parameters are "
+                "in a list or a lambda or have hooks, or it has activation checkpoints"
             )
         was_training = self.training
         self.eval()

@@ -3,17 +3,16 @@
 import copy
 import inspect
 import random
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from fedgela.errors import UserError
 from fedgela.imports import load, told
 from fedgela.inputs import InputSpec
+from fedgela.models.lending import answers_by_its_past, samples_of, stacks, takes_weights
 from fedgela.models.net import Backbone, State
 
 
@@ -54,9 +53,21 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
     except Exception as error:
         raise UserError(f"{path}: fails in training mode on two samples: {told(error)}") from None
     _check_draws(path, net, two_samples(spec))
-    _check_buffers(path, net, spec)
-    backbone.stacks = stacks(net, two_samples(spec))
-    backbone.takes_weights = takes_weights(net, two_samples(spec))
+    x = samples_of(spec)
+    try:
+        _check_buffers(path, net, x)
+        stale = answers_by_its_past(net, x)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: fails on samples that are no zeros: {told(error)}") from None
+    if stale:
+        raise UserError(
+            f"{path}: answers by what it keeps beside its state, a cache of weights or a count of steps, and "
+            "would by another model's; a buffer is part of its state"
+        )
+    backbone.stacks = stacks(net, x)
+    backbone.takes_weights = takes_weights(net, x)
     return backbone
 
 
@@ -125,16 +136,15 @@ def _check_draws(path: str, net: nn.Module, x: Tensor) -> None:
         )
 
 
-def _check_buffers(path: str, net: nn.Module, spec: InputSpec) -> None:
+def _check_buffers(path: str, net: nn.Module, x: Tensor) -> None:
     """A UserError where training changes a buffer that is no part of the net's state: it would not be a
     client's own, and no checkpoint would have it. A cache that stays as it is after the first pass may be."""
     there = copy.deepcopy(net).train()
     unkept = [name for name, _ in there.named_buffers() if name not in there.state_dict()]
     seen: list[State] = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for _ in range(2 if unkept else 0):
-            drawn = torch.randn(2, *spec.shape)
-            there(drawn.abs().long() % spec.vocabulary if spec.kind == "tokens" else drawn)
+        for part in torch.split(x, 2) if unkept else ():
+            there(part)
             seen.append({name: there.get_buffer(name).clone() for name in unkept})
     for name in unkept:
         if not torch.equal(seen[0][name], seen[1][name]):
@@ -148,48 +158,6 @@ def _other_generators() -> tuple[object, ...]:
     """The states of those beside torch's."""
     _, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (the one that a net may have moved)
     return random.getstate(), np.asarray(keys).tobytes(), place
-
-
-def stacks(net: nn.Module, x: Tensor) -> bool:
-    """Whether two clients' nets can go forward and backward as one: not where a tensor's values decide what
-    is computed, as in `if x.max() > 1`."""
-    net = copy.deepcopy(net).train()
-    of_two = {name: torch.stack([value, value]) for name, value in net.state_dict().items()}
-    trained = [of_two[name] for name, parameter in net.named_parameters() if parameter.requires_grad]
-    for parameters in trained:
-        parameters.requires_grad_()
-
-    def features(weights: State, x: Tensor) -> Tensor:
-        z: Tensor = functional_call(net, weights, (x,))
-        return z
-
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of what vmap is slow at
-            z = vmap(features, randomness="different")(of_two, torch.stack([x, x]))
-            if trained:
-                z.sum().backward()  # type: ignore[no-untyped-call]
-    except Exception:  # whatever it is, such a net trains its clients one by one
-        return False
-    return True
-
-
-def takes_weights(net: nn.Module, x: Tensor) -> bool:
-    """Whether a copy of it computes with the weights that are put into its modules: not where it reads its
-    parameters elsewhere, as from a list, or by a lambda that holds the net which it was made for."""
-    there = copy.deepcopy(net).train()
-    own = [parameter for parameter in (*net.parameters(), *there.parameters()) if parameter.requires_grad]
-    given = {name: parameter.detach().clone() for name, parameter in there.named_parameters()}
-    for value in given.values():
-        value.requires_grad_()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            z: Tensor = functional_call(there, given, (x,))
-        if not (own and z.requires_grad):
-            return True
-        reached = torch.autograd.grad(z.sum(), own, allow_unused=True)
-    except Exception:  # whatever it is, the plain engine can do without
-        return False
-    return all(slope is None for slope in reached)
 
 
 def _kind(thing: object) -> str:

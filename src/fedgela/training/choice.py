@@ -68,8 +68,8 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
         )
     elif engine == "lanes" and not net.backbone.takes_weights:
         raise UserError(
-            "engine: lanes cannot train a model that computes with parameters which it holds in a list or a "
-            "lambda; eager can"
+            "engine: lanes cannot train a model whose parameters are in a list or a lambda or have hooks, or "
+            "that has activation checkpoints; eager can"
         )
     work = _work(e, net, federation)
     lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
