@@ -13,7 +13,7 @@ from torch.func import functional_call
 from fedgela.data import Dataset
 from fedgela.errors import UserError
 from fedgela.models import Net, State
-from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, size_of_batch
+from fedgela.training.interface import Job, Loss, Outcome, Plan, Predict, Question, size_of_batch
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
 from fedgela.training.optimiser import Optimiser
 from fedgela.training.recurrent import is_recurrent, keep_weights_in_place
@@ -107,21 +107,27 @@ class LaneEngine:
 
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         gpus = [device for device in self.devices if device.type == "cuda"]
-        if not draws_by_itself(self.recipes[0].net):
-            before = _generators(gpus)
-            for outcome in self._train(plan, jobs):
-                if any(not torch.equal(*states) for states in zip(before, _generators(gpus), strict=True)):
-                    raise UserError(
-                        "the method's loss draws numbers that are not its client's own: it takes them from "
-                        "fedgela.randomness.uniform(client['draw'], ...), or use engine = eager"
-                    )
-                yield outcome
-                before = _generators(gpus)  # who takes the outcome may draw
-            return
-        # a lane seeds the global generators for such a net: they are put back
-        with torch.random.fork_rng(devices=gpus):
-            outcomes = list(self._train(plan, jobs))
-        yield from outcomes
+        if draws_by_itself(self.recipes[0].net):
+            # a lane seeds the global generators for such a net: they are put back
+            with torch.random.fork_rng(devices=gpus):
+                outcomes = list(self._train(plan, jobs))
+            yield from outcomes
+        elif _is_ours(plan.loss):
+            yield from self._train(plan, jobs)
+        else:
+            yield from self._without_draws(self._train(plan, jobs), gpus)
+
+    def _without_draws(self, outcomes: Iterator[Outcome], gpus: Sequence[torch.device]) -> Iterator[Outcome]:
+        """Of a user's own loss, which no lane seeds the global generators for."""
+        before = _generators(gpus)
+        for outcome in outcomes:
+            if any(not torch.equal(*states) for states in zip(before, _generators(gpus), strict=True)):
+                raise UserError(
+                    "the method's loss draws numbers that are not its client's own: it takes them from "
+                    "fedgela.randomness.uniform(client['draw'], ...), or use engine = eager"
+                )
+            yield outcome
+            before = _generators(gpus)  # who takes the outcome may draw
 
     def _train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for recipe in self.recipes:
@@ -308,6 +314,11 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
         if weight.dim() == 4:  # not those of a Conv3d, which have no such form
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return there
+
+
+def _is_ours(loss: Loss) -> bool:
+    method = getattr(loss, "__self__", None)
+    return type(method).__module__.startswith("fedgela.")
 
 
 def _generators(gpus: Sequence[torch.device]) -> list[Tensor]:
