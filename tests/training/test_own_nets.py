@@ -12,7 +12,7 @@ from fedgela.algorithms import FedAvg, Phase
 from fedgela.errors import UserError
 from fedgela.models import State
 from fedgela.rounds import Progress
-from fedgela.training import Job, Plan
+from fedgela.training import Job, LaneEngine, Plan
 from helpers import play, same, serve, tiny
 
 NETS = """
@@ -202,6 +202,28 @@ class StaysCloseLater(FedAvg):
     def loss(self, net, x, y, client):
         losses = super().loss(net, x, y, client)
         return losses + (net.head.weight - client["last"]).square().sum() if "last" in client else losses
+
+
+@dataclass(frozen=True)
+class LooksAtValues(FedAvg):
+    def loss(self, net, x, y, client):
+        losses = super().loss(net, x, y, client)
+        return 2 * losses if losses.mean() > 1 else losses
+
+
+@dataclass(frozen=True)
+class HasGradientsOfItsOwn(FedAvg):
+    def loss(self, net, x, y, client):
+        x = x.clone().requires_grad_()
+        losses = super().loss(net, x, y, client)
+        slopes, = torch.autograd.grad(losses.sum(), x, create_graph=True)
+        return losses + slopes.flatten(1).square().sum(dim=1)
+
+
+@dataclass(frozen=True)
+class DoesNotFit(FedAvg):
+    def loss(self, net, x, y, client):
+        return super().loss(net, x, y, client) + torch.ones(999)
 
 
 @dataclass(frozen=True)
@@ -413,3 +435,22 @@ def test_a_method_draws_by_its_clients_number(npz: Path, way: str) -> None:
     assert_as_eager(npz, way, method="DrawsItsOwn")
     with pytest.raises(UserError, match="loss draws numbers that are not its client's own: it takes them"):
         played(npz, way, method="Draws")
+
+
+@pytest.mark.parametrize("way", LANES)
+@pytest.mark.parametrize("method", ["LooksAtValues", "HasGradientsOfItsOwn"])
+def test_a_loss_that_cannot_be_stacked_is_computed_client_by_client(npz: Path, way: str, method: str) -> None:
+    assert_as_eager(npz, way, method=method, lr=0.05)
+
+
+def test_that_a_loss_cannot_be_stacked_is_told(npz: Path) -> None:
+    server = serve(tiny(npz, **settings(method="LooksAtValues"), **WAYS["stacked"]))
+    notes: list[str] = []
+    assert isinstance(server.engine, LaneEngine)
+    server.engine.note = notes.append
+    play(server)
+    assert [note.partition(" (")[0] for note in notes] == [
+        "several clients cannot be computed at once by this model or method: they train one by one"
+    ]
+    with pytest.raises(RuntimeError, match=r"size of tensor a .* must match the size of tensor b \(999\)"):
+        play(serve(tiny(npz, **settings(method="DoesNotFit"), **WAYS["stacked"])))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedgela.data import Dataset
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.models import Net, State
 from fedgela.training.interface import Job, Loss, Outcome, Plan, Predict, Question, size_of_batch
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
@@ -113,9 +113,31 @@ class LaneEngine:
                 outcomes = list(self._train(plan, jobs))
             yield from outcomes
         elif _is_ours(plan.loss):
-            yield from self._train(plan, jobs)
+            yield from self._train_as_it_can(plan, jobs)
         else:
-            yield from self._without_draws(self._train(plan, jobs), gpus)
+            yield from self._without_draws(self._train_as_it_can(plan, jobs), gpus)
+
+    def _train_as_it_can(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """A user's own loss, or net, may be one that vmap cannot take, as where it looks at values or has
+        gradients of its own: clients then train one by one."""
+        begun = False
+        try:
+            for outcome in self._train(plan, jobs):
+                begun = True
+                yield outcome
+            return
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if begun or self.width == 1:
+                raise
+            self.note(
+                "several clients cannot be computed at once by this model or method: they train one by one "
+                f"({first_line(error)})"
+            )
+        self.lanes.clear()
+        self.width = 1
+        yield from self._train(plan, jobs)
 
     def _without_draws(self, outcomes: Iterator[Outcome], gpus: Sequence[torch.device]) -> Iterator[Outcome]:
         """Of a user's own loss, which no lane seeds the global generators for."""
