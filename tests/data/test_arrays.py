@@ -556,7 +556,10 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
     [
         ({"a": [1, 2]}, "lacks a column label; it has a"),
         ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
-        ({"label": [0, 1], "a": ["x", "y"]}, "column a is no column of numbers but string"),
+        (
+            {"label": [0, 1], "a": ["x", "y"]},
+            "column a is no column of numbers but string; leave it out, or call it 'id' if",
+        ),
         ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 row"),
         ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in 1 row, written 'nan'"),
         ({"label": [-3, 1], "a": [1, 2]}, "column label holds -3; labels are numbers from 0, or names"),

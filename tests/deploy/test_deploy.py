@@ -360,7 +360,7 @@ def test_samples_that_were_trained_on_are_told(
         load_model(by_hospital).probabilities(federation.data.x_test).argmax(dim=1) == federation.data.y_test
     )
     told = (
-        f"48 of them were trained on, which flatters the model; of the other 12 {int(right.sum())} are right"
+        f"48 of them were trained on, which flatters the model; of the other 12, {int(right.sum())} are right"
     )
     export(by_hospital, model)
     for asked in (by_hospital, model):
@@ -368,7 +368,7 @@ def test_samples_that_were_trained_on_are_told(
     lines = data.read_text().splitlines()
     part.write_text("\n".join([lines[0], "0.5,1,sick,Bern", *lines[1:5]]) + "\n")  # a fifth is for testing
     assert (
-        "4 of them were trained on, which flatters the model; of the other 1 "
+        "4 of them were trained on, which flatters the model; of the other 1, "
         in command(capsys, "predict", by_hospital, part)[1]
     )
     part.write_text("\n".join([lines[0], "0.5,1,sick,Bern"]) + "\n")
@@ -390,10 +390,10 @@ def test_a_run_knows_its_training_images(tmp_path: Path, capsys: pytest.CaptureF
     export(tmp_path / "run", tmp_path / "model.pt2")
     for model in ("run", "model.pt2"):
         out = command(capsys, "predict", tmp_path / model, photos)[1]
-        assert "8 of them were trained on, which flatters the model; of the other 2 " in out
+        assert "8 of them were trained on, which flatters the model; of the other 2, " in out
     (photos / "cat/damaged.png").write_bytes(b"nothing")
     out = command(capsys, "predict", tmp_path / "model.pt2", photos, "--skip-unreadable")[1]
-    assert "8 of them were trained on, which flatters the model; of the other 2 " in out
+    assert "8 of them were trained on, which flatters the model; of the other 2, " in out
 
 
 def test_neither_samples_nor_data_nor_runs_are_written_over(

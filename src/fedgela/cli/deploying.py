@@ -80,7 +80,7 @@ def predict(
         if seen.any():
             told = f"{seen.sum()} of them were trained on, which flatters the model"
             if len(new := found.right[~seen]):
-                told += f"; of the other {len(new)} {new.sum()} are right: {100 * new.mean():.2f} %"
+                told += f"; of the other {len(new)}, {new.sum()} are right: {100 * new.mean():.2f} %"
             print(told)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgela.data.columns import ID, NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
 from fedgela.data.csv_form import check_form
-from fedgela.data.dataset import REAL, Dataset, as_float32, split_dataset
+from fedgela.data.dataset import REAL, Dataset, as_float32, printable, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
@@ -217,6 +217,9 @@ def features(table: Any, columns: Sequence[str]) -> np.ndarray:
     for column in columns:
         numbers = table[column].to_numpy()
         if numbers.dtype.kind not in REAL:
-            raise UserError(f"column {column} is no column of numbers but {table[column].type}; leave it out")
+            raise UserError(
+                f"column {printable(column)} is no column of numbers but {table[column].type}; leave it out, "
+                f"or call it {ID!r} if it is what rows are called"
+            )
         values.append(as_float32(f"column {column}", numbers))
     return np.stack(values, axis=1)

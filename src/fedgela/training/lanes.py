@@ -112,10 +112,9 @@ class LaneEngine:
             with torch.random.fork_rng(devices=gpus):
                 outcomes = list(self._train(plan, jobs))
             yield from outcomes
-        elif _is_ours(plan.loss):
-            yield from self._train_as_it_can(plan, jobs)
-        else:
-            yield from self._without_draws(self._train_as_it_can(plan, jobs), gpus)
+            return
+        trained = self._train_as_it_can(plan, jobs)
+        yield from trained if _is_ours(plan.loss) else self._without_draws(trained, gpus)
 
     def _train_as_it_can(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """A user's own loss, or net, may be one that vmap cannot take, as where it looks at values or has

@@ -20,7 +20,7 @@ def keep_weights_in_place(net: nn.Module) -> None:
     for part in net.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters = _leave  # type: ignore[method-assign]
-    # it tells of that copy, which costs little beside the steps through time
+    # that it copies them it would tell whoever trains
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
