@@ -81,6 +81,7 @@ def tiny_table(npz: Path, **changes: Any) -> dict[str, Any]:
         "lr": 0.05,
         "projection": 8,
         "finetune_epochs": 1,
+        "checkpoint_every": 1,
         "device": "cpu",
         "threads": 1,
         "algorithm": {"name": "fedgela", "E_W": 25.0},

@@ -10,10 +10,15 @@ import pytest
 import torch
 
 from fedgela import runs
+from fedgela.evaluation import Record
+from fedgela.files import read_entries, read_tensors
+from fedgela.models import State
+from fedgela.resolve import resolve
 from fedgela.runfolder import FolderStore, RunFolder, Snapshot
-from fedgela.runs import Listener
+from fedgela.runs import Listener, Stopped
+from fedgela.saving import Saver
 from fedgela.server import Server
-from helpers import Notes, outcome_of, tiny
+from helpers import Notes, outcome_of, play, serve, tiny
 
 SECONDS = 20.0  # far more than anything here takes
 
@@ -42,6 +47,96 @@ def test_the_next_round_trains_while_a_checkpoint_is_written(
     monkeypatch.setattr(Server, "step", stepping)
     runs.run(experiment, tmp_path / "slow")
     assert outcome_of(tmp_path / "slow") == outcome_of(tmp_path / "whole")
+
+
+def test_by_default_a_tenth_of_the_time_at_most_goes_into_checkpoints(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("fedgela.saving.time.monotonic", lambda: now)
+    written = threading.Event()
+    begun = threading.Event()
+
+    def save_when_told(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+        begun.set()
+        assert written.wait(SECONDS)
+
+    monkeypatch.setattr(RunFolder, "save", save_when_told)
+    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
+    monkeypatch.setattr("fedgela.saving.HELD", 100)
+    store = FolderStore(tmp_path)
+    with Saver(RunFolder(tmp_path), store, None, pytest.fail) as saver:
+        assert saver.is_due(1)
+        saver.save(None, 0.0, "", {})  # type: ignore[arg-type]
+        assert begun.wait(SECONDS)
+        now = 1002.0
+        assert not saver.is_due(2)  # it is still being written
+        written.set()
+        saver.wait()
+        assert not saver.is_due(3)
+        now = 1019.9
+        store.put(0, {"w": torch.zeros(5, 5)})
+        assert not saver.is_due(4)
+        store.put(1, {"w": torch.zeros(1)})
+        assert saver.is_due(4)  # memory is bounded, whatever the time
+        store.changed = {}
+        now = 1020.0
+        assert saver.is_due(5)
+
+
+def test_the_checkpoints_of_the_default_are_as_good_as_others(npz: Path, tmp_path: Path) -> None:
+    class Stop(Listener):
+        def round(self, record: Record) -> None:
+            if record["round"] == 5:
+                raise Stopped
+
+    experiment = tiny(npz, algorithm="moon", sample=2, rounds=8, checkpoint_every=None)
+    runs.run(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        runs.run(experiment, tmp_path / "cut", Stop())
+    listener = Notes()
+    runs.resume(tmp_path / "cut", listener)
+    assert listener.began_at == 5  # where it was stopped
+    assert (tmp_path / "cut/clients").is_dir()
+    cut, whole = outcome_of(tmp_path / "cut"), outcome_of(tmp_path / "whole")
+    del cut["clients"], whole["clients"]  # which checkpoint the last but one is, time tells
+    assert cut == whole
+
+
+@pytest.mark.parametrize("algorithm", ["fedgela", "fedrep", "fedproto", "moon"])
+def test_a_visit_reads_what_it_needs_of_a_model_on_disk(
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    experiment = tiny(npz, algorithm=algorithm, rounds=3)
+    _, expected = play(serve(experiment))
+    folder = RunFolder(tmp_path)
+    server = Server(*resolve(experiment), FolderStore(folder.clients))
+    folder.create(server.experiment)
+    read: list[set[str]] = []
+
+    def entries(path: Path, names: set[str]) -> State:
+        read.append(set(names))
+        return read_entries(path, names)
+
+    def whole(path: Path) -> tuple[State, str]:
+        tensors, note = read_tensors(path)
+        read.append(set(tensors))
+        return tensors, note
+
+    monkeypatch.setattr("fedgela.runfolder.read_entries", entries)
+    monkeypatch.setattr("fedgela.runfolder.read_tensors", whole)
+    progress, records = server.begin(), []
+    for _ in range(3):
+        records.append(server.step(progress))
+        folder.append(records[-1])
+        snapshot = folder.snapshot(progress, server.store, 0.0, "", {})  # type: ignore[arg-type]
+        folder.save(snapshot, server.store)  # type: ignore[arg-type]
+    for record in (*records, *expected):
+        del record["seconds"], record["training_seconds"]
+    assert records == expected
+    every = set(server.net.state_dict())
+    needed = {"fedgela": {"head.classifier.weight"}, "fedrep": {"head.weight", "head.bias"}}
+    assert read == [needed.get(algorithm, every)] * 8  # by four clients in the second round and the third
 
 
 def test_a_full_disk_ends_the_run(npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,7 @@ class Experiment(BaseModel):
     # what is measured and kept
     eval_every: Count = 1  # rounds; the last is always evaluated
     finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # of the global model, for PA
-    checkpoint_every: Count = 1  # rounds
+    checkpoint_every: Count | None = None  # rounds; so often that a tenth of the time at most goes into it
     track: tuple[str, ...] = ()  # at evaluated rounds: angles, collapse, gradients; a list, or by comma
     tensorboard: bool = False  # events of every round in the run's folder
 

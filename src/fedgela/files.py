@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     header_bytes = int.from_bytes(content[:8], "little")
     note = json.loads(content[8 : 8 + header_bytes])["__metadata__"]["note"]
     return safetensors.torch.load(content), note
+
+
+def read_entries(path: Path, entries: Collection[str]) -> dict[str, Tensor]:
+    """A few tensors of a file that this process wrote, or has found sound: nothing else of it is read."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in entries}
 
 
 def checksum(content: bytes) -> str:

@@ -1,5 +1,6 @@
 """What a run carries from round to round, and what comes back from a client."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,16 +13,23 @@ from fedgela.models import State
 class ClientStore(Protocol):
     """Where clients keep their last local models between rounds."""
 
-    def get(self, client: int) -> State | None: ...
+    def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
+        """A client's model, of which only these entries are needed; None before its first visit."""
 
     def put(self, client: int, model: State) -> None: ...
 
 
-class InMemoryStore(dict[int, State]):
+@dataclass
+class InMemoryStore:
     """A store for runs without a folder."""
 
+    models: dict[int, State] = field(default_factory=dict)
+
+    def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
+        return self.models.get(client)
+
     def put(self, client: int, model: State) -> None:
-        self[client] = model
+        self.models[client] = model
 
 
 @dataclass

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +27,15 @@ from fedgela.algorithms import ServerState
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.files import TEMPORARY, checksum, read_tensors, write_atomically, write_json, write_tensors
+from fedgela.files import (
+    TEMPORARY,
+    checksum,
+    read_entries,
+    read_tensors,
+    write_atomically,
+    write_json,
+    write_tensors,
+)
 from fedgela.models import State
 from fedgela.own_code import OWN_CODE, own_code
 from fedgela.rounds import Progress
@@ -59,16 +67,22 @@ class FolderStore:
     changed: dict[int, State] = field(default_factory=dict)
     leaving: dict[int, State] = field(default_factory=dict)  # on their way to the disk
 
-    def get(self, client: int) -> State | None:
+    def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
         for models in (self.changed, self.leaving):
             if client in models:
                 return models[client]
-        if client in self.saved:
-            return read_tensors(self.folder / self.saved[client])[0]
-        return None
+        if client not in self.saved:
+            return None
+        path = self.folder / self.saved[client]
+        return read_tensors(path)[0] if entries is None else read_entries(path, entries)
 
     def put(self, client: int, model: State) -> None:
         self.changed[client] = model
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of the models that the next checkpoint takes to the disk."""
+        return sum(value.nbytes for model in self.changed.values() for value in model.values())
 
 
 @dataclass(frozen=True)
@@ -206,8 +220,9 @@ class RunFolder:
         """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
         with (self.path / METRICS).open("rb+") as file:
             os.fsync(file.fileno())
+        visited = snapshot.tensors["tally/visited"]
         for client, model in snapshot.clients.items():
-            stem = f"{client:06d}.round-{snapshot.round:06d}"
+            stem = f"{client:06d}.round-{int(visited[client]):06d}"
             store.saved[client] = write_tensors(self.clients, stem, model)
         note = json.dumps({**snapshot.note, "clients": store.saved})
         write_tensors(self.checkpoints, f"round-{snapshot.round:06d}", snapshot.tensors, note)

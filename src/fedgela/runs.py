@@ -42,12 +42,17 @@ HARDWARE = (
 )
 
 
+class Stopped(Exception):
+    """Raised by a listener after a round, to end the run there."""
+
+
 class Listener:
     """Hears how a run goes; progress views override what they show."""
 
     def started(self, experiment: Experiment, done: int) -> None: ...
 
-    def round(self, record: Record) -> None: ...
+    def round(self, record: Record) -> None:
+        """A round has ended. What is done by then is kept where this raises Stopped."""
 
     def saved(self, round: int) -> None:
         """A checkpoint is on its way to the disk: a run that ends here waits for it, and loses nothing."""
@@ -229,7 +234,7 @@ def go_on(
         store.saved = checkpoint.clients
     with (
         _with_events(server.experiment, folder, listener) as hearing,
-        Saver(folder, store, listener.note) as saver,
+        Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver,
     ):
         result = _go_on(folder, server, saver, checkpoint, hearing)
     forget_failure(folder.path)
@@ -268,14 +273,20 @@ def _go_on(
         began = time.perf_counter()
         record = server.step(progress)
         folder.append(record)
-        listener.round(record)
+        stop: Stopped | None = None
+        try:
+            listener.round(record)
+        except Stopped as asked:
+            stop = asked
         if diverged(record):
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
-        if progress.round % experiment.checkpoint_every == 0 or progress.round == experiment.rounds:
+        if stop or saver.is_due(progress.round) or progress.round == experiment.rounds:
             so_far = seconds + time.perf_counter() - began
             data = server.federation.data.fingerprint
             saver.save(progress, so_far, data, _settings(server.experiment))
             listener.saved(progress.round)
+        if stop:
+            raise stop
         seconds += time.perf_counter() - began
     listener.finishing()
     began = time.perf_counter()

@@ -1,27 +1,50 @@
 """Checkpoints are written beside the rounds: what a disk takes, a run does not wait for."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 from fedgela.rounds import Progress
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import FolderStore, RunFolder, Snapshot
+
+SPARING = 10  # times as long as a checkpoint took to write: so much a run that is killed may lose
+HELD = 2**30  # bytes of clients' models in memory: with more, a checkpoint is due, or waited for
 
 
 class Saver:
     """One checkpoint at a time is on its way to the disk. Whoever leaves this waits for it; a process that is
     killed before it is there goes on from the one before."""
 
-    def __init__(self, folder: RunFolder, store: FolderStore, note: Callable[[str], None]) -> None:
-        self.folder, self.store, self.note = folder, store, note
+    def __init__(
+        self, folder: RunFolder, store: FolderStore, every: int | None, note: Callable[[str], None]
+    ) -> None:
+        """`every` so many rounds, or by the time that a checkpoint takes."""
+        self.folder, self.store, self.every, self.note = folder, store, every, note
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
+        self._began = 0.0  # when the last checkpoint was begun, by the clock of `time.monotonic`
+        self._took = 0.0
+
+    def is_due(self, round: int) -> bool:
+        if self.every is not None:
+            return round % self.every == 0
+        if self.store.waiting_bytes > HELD:
+            return True
+        if self._writing is not None and not self._writing.done():
+            return False
+        return time.monotonic() - self._began >= SPARING * self._took
 
     def save(self, progress: Progress, seconds: float, data: str, settings: dict[str, Any]) -> None:
         self.wait()
+        self._began = time.monotonic()
         snapshot = self.folder.snapshot(progress, self.store, seconds, data, settings)
-        self._writing = self._thread.submit(self.folder.save, snapshot, self.store)
+        self._writing = self._thread.submit(self._write, snapshot)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self.folder.save(snapshot, self.store)
+        self._took = time.monotonic() - self._began
 
     def wait(self) -> None:
         """Until all is on disk; raises what went wrong there."""

@@ -66,6 +66,7 @@ class Server:
         check_single_samples(experiment, self.net, self.trainees)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
+        self.read_again = self._read_again()
         self.experiment = choose(experiment, self.net, self.trainees)
         self.engine: Engine = make_engine(self.experiment, self.net, self.federation.data, note)
         self.tracker = (
@@ -88,6 +89,14 @@ class Server:
             for name, value in self.net.state_dict().items()
             if name in entries and self.algorithm.travels(name)
         }
+
+    def _read_again(self) -> set[str] | None:
+        """The entries of its last model that a client's next visit reads, since they do not travel; None, all
+        of them, where the method says more of it. A visit need not wait for the rest to come from a disk."""
+        method = type(self.algorithm)
+        if method.start is not FedAvg.start or method.references is not FedAvg.references:
+            return None
+        return {name for name in self.net.state_dict() if not self.algorithm.travels(name)}
 
     def begin(self) -> Progress:
         """The state before the first round."""
@@ -221,7 +230,7 @@ class Server:
     def job(self, progress: Progress, client: int) -> Job:
         algorithm, server = self.algorithm, progress.server
         model = self._as_seen_by(client, server.model)
-        last = self.store.get(client) if algorithm.keeps_model else None
+        last = self.store.get(client, self.read_again) if algorithm.keeps_model else None
         return Job(
             client,
             self.trainees.train[client],
@@ -235,7 +244,7 @@ class Server:
         return model | self._norm_of(client) if self.own_norm else model
 
     def _norm_of(self, client: int) -> State:
-        last = self.store.get(client) or self.own_norm
+        last = self.store.get(client, self.own_norm) or self.own_norm
         return {name: last[name] for name in self.own_norm}
 
     def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
@@ -395,7 +404,7 @@ def _cpu(state: State) -> State:
         same = {name: value for name, value in state.items() if value.dtype == dtype}
         flat = torch.cat([value.flatten() for value in same.values()]).cpu()
         parts = torch.split(flat, [value.numel() for value in same.values()])
-        there |= {name: part.view(state[name].shape).clone() for name, part in zip(same, parts, strict=True)}
+        there |= {name: part.view(state[name].shape) for name, part in zip(same, parts, strict=True)}
     return {name: there[name] for name in state}
 
 

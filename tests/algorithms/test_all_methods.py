@@ -47,17 +47,17 @@ def test_a_client_not_sampled_keeps_its_state(npz: Path, name: str) -> None:
     server = Server(*resolve(tiny(npz, algorithm=table(name), sample=2, rounds=5)), store)
     progress, waited = server.begin(), 0
     for _ in range(5):
-        before = {k: {n: v.clone() for n, v in model.items()} for k, model in store.items()}
+        before = {k: {n: v.clone() for n, v in model.items()} for k, model in store.models.items()}
         seen = progress.visited.clone()
         record = server.step(progress)
         for client in before.keys() - set(record.get("clients", [])):
-            assert same(store[client], before[client])
+            assert same(store.models[client], before[client])
             assert progress.visited[client] == seen[client]
             waited += 1
     if ALGORITHMS[name].keeps_model:
         assert waited
     else:
-        assert store == {}
+        assert store.models == {}
 
 
 # -- what is measured ------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_defaults_come_back_from_toml(name: str) -> None:
 def points(method: type[FedAvg], key: str) -> list[dict[str, Any]]:
     names = key.split(",")
     values = [value if len(names) > 1 else (value,) for value in method.grid[key]]
-    return [dict(zip(names, value, strict=True)) for value in values]  # type: ignore[call-overload]
+    return [dict(zip(names, value, strict=True)) for value in values]  # type: ignore[attr-defined]
 
 
 @EVERY

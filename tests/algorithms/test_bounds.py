@@ -51,7 +51,7 @@ def test_a_local_client_is_as_if_it_were_alone(npz: Path) -> None:
         for round in rounds:
             train_by_hand(net, server, server.federation, client, round)
         if rounds:
-            assert_close(store[client], snapshot(net))
+            assert_close(store.models[client], snapshot(net))
 
 
 def test_what_the_others_hold_does_not_matter_to_a_local_client(npz: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_the_others_hold_does_not_matter_to_a_local_client(npz: Path) -> No
         experiment = tiny(npz, algorithm="local", rounds=1, sample=sample, width=1)
         server = Server(*resolve(experiment), store := Recording())
         play(server)
-        models.append(dict(store))
+        models.append(dict(store.models))
     [client] = models[0]
     assert same(models[0][client], models[1][client])
 

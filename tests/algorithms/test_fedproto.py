@@ -94,7 +94,7 @@ def test_models_never_reach_the_server(npz: Path) -> None:
         assert update.model == {}
         assert set(update.extra) == {"means", "weights"}
     assert progress.server.extra["known"].all()
-    assert not any(same(model, initial) for model in store.values())
+    assert not any(same(model, initial) for model in store.models.values())
 
 
 def test_prototypes_are_of_the_trained_model_on_all_training_samples(npz: Path) -> None:
@@ -104,7 +104,7 @@ def test_prototypes_are_of_the_trained_model_on_all_training_samples(npz: Path) 
     play(server)
     federation = server.federation
     for update in updates:
-        server.net.load_state_dict(store[update.client])
+        server.net.load_state_dict(store.models[update.client])
         server.net.eval()
         samples = federation.train[update.client]
         with torch.no_grad():
@@ -120,7 +120,7 @@ def test_a_client_goes_on_from_its_own_model(npz: Path) -> None:
     progress = server.begin()
     server.step(progress)
     for client in range(4):
-        assert same(server.job(progress, client).start, store[client])
+        assert same(server.job(progress, client).start, store.models[client])
 
 
 def test_prediction_by_the_nearest_prototype() -> None:
@@ -161,7 +161,7 @@ def test_lambda_of_zero_is_local_training(npz: Path) -> None:
     for algorithm in ({"name": "fedproto", "lam": 0.0}, "local"):
         server = serve(tiny(npz, algorithm=algorithm, rounds=2, sample=3))
         _, records = play(server)
-        models.append((dict(server.store), [(r["GA"], r["PA"]) for r in records]))  # type: ignore[call-overload]
+        models.append((dict(server.store.models), [(r["GA"], r["PA"]) for r in records]))  # type: ignore[attr-defined]
     assert models[0][1] == models[1][1]
     assert all(same(models[0][0][k], models[1][0][k]) for k in models[0][0])
 

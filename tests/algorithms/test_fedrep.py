@@ -90,7 +90,7 @@ def test_heads_never_reach_the_server_and_stay_with_their_clients(npz: Path) -> 
     updates, progress = watch_updates(server), server.begin()
     initial, waited = progress.server.model, 0
     for _ in range(5):
-        before = {k: head_of(model) for k, model in store.items()}
+        before = {k: head_of(model) for k, model in store.models.items()}
         for client in server.select(progress.round + 1):
             start = server.job(progress, client).start
             # the server's body under its own last head
@@ -98,7 +98,7 @@ def test_heads_never_reach_the_server_and_stay_with_their_clients(npz: Path) -> 
             assert torch.equal(start["projection.weight"], progress.server.model["projection.weight"])
         record = server.step(progress)
         for client in before.keys() - set(record["clients"]):
-            assert same(head_of(store[client]), before[client])
+            assert same(head_of(store.models[client]), before[client])
             waited += 1
     assert waited
     assert updates
@@ -108,5 +108,5 @@ def test_heads_never_reach_the_server_and_stay_with_their_clients(npz: Path) -> 
         assert update.extra == {}
     assert same(head_of(progress.server.model), head_of(initial))
     assert not torch.equal(progress.server.model["projection.weight"], initial["projection.weight"])
-    heads = [head_of(model)["head.weight"] for model in store.values()]
+    heads = [head_of(model)["head.weight"] for model in store.models.values()]
     assert not any(torch.equal(head, initial["head.weight"]) for head in heads)

@@ -106,7 +106,7 @@ def test_the_personal_head_stays_with_its_client(npz: Path) -> None:
     initial, waited = progress.server.model, 0
     name = PERSONAL + "weight"
     for _ in range(5):
-        before = dict(store)
+        before = dict(store.models)
         for client in server.select(progress.round + 1):
             start = server.job(progress, client).start
             assert torch.equal(start[name], before.get(client, initial)[name])
@@ -114,7 +114,7 @@ def test_the_personal_head_stays_with_its_client(npz: Path) -> None:
             assert torch.equal(start[generic], progress.server.model[generic])
         record = server.step(progress)
         for client in before.keys() - set(record["clients"]):
-            assert torch.equal(store[client][name], before[client][name])
+            assert torch.equal(store.models[client][name], before[client][name])
             waited += 1
     assert waited
     for update in updates:
@@ -122,4 +122,4 @@ def test_the_personal_head_stays_with_its_client(npz: Path) -> None:
         assert not any(entry.startswith(PERSONAL) for entry in update.model)
     assert torch.equal(progress.server.model[name], initial[name])
     assert not torch.equal(progress.server.model["head.generic.weight"], initial["head.generic.weight"])
-    assert not any(torch.equal(model[name], initial[name]) for model in store.values())
+    assert not any(torch.equal(model[name], initial[name]) for model in store.models.values())

@@ -94,7 +94,7 @@ def test_the_last_model_teaches_and_the_servers_is_where_training_starts(npz: Pa
     server = Server(*resolve(tiny(npz, algorithm="moon", sample=2, rounds=6)), store)
     progress, again = server.begin(), 0
     for _ in range(6):
-        before = dict(store)
+        before = dict(store.models)
         for client in server.select(progress.round + 1):
             job = server.job(progress, client)
             taught = {n[9:]: v for n, v in job.references.items() if n.startswith("previous/")}

@@ -62,7 +62,7 @@ def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederat
     key = json.loads((run.path / TERMS).read_text())["terms"]["run"]
     for client, name in enumerate(federation.names):
         (last,) = (federation.made.path / name / "state" / key).glob("round-000002.*.safetensors")
-        assert_close(load_file(last), kept[client])
+        assert_close(load_file(last), kept.models[client])
 
 
 # -- who is let in ---------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a site keeps between rounds: its personal model, on its own disk, by run and round."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class SiteStore:
     visited: int = 0  # of the last visit, 0 before the first
     lost: bool = False  # a model should be here, but is not or is damaged: the site starts anew
 
-    def get(self, client: int) -> State | None:
+    def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
         if self.visited == 0:
             return None
         for path in self.folder.glob(f"round-{self.visited:06d}.*.safetensors"):

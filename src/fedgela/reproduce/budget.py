@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError
+from fedgela.evaluation import Record
 from fedgela.relay import Relay
-from fedgela.runs import Listener
+from fedgela.runs import Listener, Stopped
 
 RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
 
 
-class OutOfBudget(Exception):
-    """Raised by the listener between rounds: what is done is checkpointed."""
+class OutOfBudget(Stopped):
+    """What comes next does not fit."""
 
 
 class Budget:
@@ -53,13 +54,13 @@ class WithinBudget(Relay):
             self._require_a_round(done)
         self.began = time.monotonic()
 
-    def saved(self, round: int) -> None:
-        super().saved(round)
+    def round(self, record: Record) -> None:
+        super().round(record)
         now = time.monotonic()
         self.steps.append(now - self.began)
         self.began = now
-        if round < self.experiment.rounds:
-            self._require_a_round(round)
+        if record["round"] < self.experiment.rounds:
+            self._require_a_round(record["round"])
 
     def _require_a_round(self, done: int) -> None:
         self.budget.require(slowest(self.steps), f"round {done + 1} of {self.experiment.rounds}")
