@@ -152,6 +152,25 @@ def test_a_full_disk_ends_the_run(npz: Path, tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "short" / "result.json").exists()
 
 
+@pytest.mark.parametrize("every", [None, 50])
+def test_a_full_disk_ends_the_run_before_the_next_checkpoint_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "save", full)
+    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
+    saver = Saver(RunFolder(tmp_path), FolderStore(tmp_path), every, pytest.fail)
+    saver._took = 60.0  # of the one before
+    saver.save(None, 0.0, "", {})  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="No space left"):
+        for _ in range(int(SECONDS / 0.01)):
+            assert not saver.is_due(7)
+            time.sleep(0.01)
+    saver._thread.shutdown()
+
+
 def test_a_run_that_is_stopped_waits_for_its_checkpoint(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,11 +28,14 @@ class Saver:
         self._took = 0.0
 
     def is_due(self, round: int) -> bool:
+        """Raises what the disk refused: what a run does after that is lost, however far the next one is."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
         if self.every is not None:
             return round % self.every == 0
         if self.store.waiting_bytes > HELD:
             return True
-        if self._writing is not None and not self._writing.done():
+        if self._writing is not None:
             return False
         return time.monotonic() - self._began >= SPARING * self._took
 
