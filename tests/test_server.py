@@ -131,6 +131,22 @@ def test_the_batchnorm_of_a_newcomer_is_its_own_where_it_does_not_travel(npz: Pa
     assert torch.equal(progress.right[newcomer], server.scorer.right(answer, samples))
 
 
+def test_the_batchnorm_of_the_best_round_is_a_copy(npz: Path) -> None:
+    """A part of a client's model, or of a file on disk, would hold all of it while no round is better."""
+    method = FEDGELA | {"feature_norm": "batchnorm"}
+    server, store = recorded(tiny(npz, algorithm=method, batchnorm="local"))
+    progress = server.begin()
+    server.step(progress)
+    progress.best_round, progress.best_GA = 1, 101.0
+    kept = dict(store.log)
+    server.step(progress)
+    assert progress.best_norms.keys() == kept.keys()
+    for client, norm in progress.best_norms.items():
+        for name, value in norm.items():
+            assert torch.equal(value, kept[client][name])
+            assert value.data_ptr() != kept[client][name].data_ptr()
+
+
 def test_fedavg_has_no_pa_before_fine_tuning(npz: Path) -> None:
     server = serve(tiny(npz, algorithm="fedavg", sample=2))
     _, records = play(server)

@@ -248,11 +248,13 @@ class Server:
         return {name: last[name] for name in self.own_norm}
 
     def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
-        """These are about to train: what they had in the best round goes with the best model."""
+        """These are about to train: what they had in the best round goes with the best model. It is copied: a
+        part of a client's model, or of a file on disk, would hold all of it."""
         if self.own_norm and progress.best_round:
             for client in clients:
                 if client not in progress.best_norms:
-                    progress.best_norms[client] = self._norm_of(client)
+                    norm = self._norm_of(client)
+                    progress.best_norms[client] = {name: value.clone() for name, value in norm.items()}
 
     def update(self, outcome: Outcome) -> Update:
         algorithm, k = self.algorithm, outcome.client
