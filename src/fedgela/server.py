@@ -19,7 +19,7 @@ from fedgela.algorithms import (
     mean_statistics,
     travelling,
 )
-from fedgela.algorithms.own import aggregated, check_method
+from fedgela.algorithms.own import aggregated, check_method, given
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -231,6 +231,8 @@ class Server:
         algorithm, server = self.algorithm, progress.server
         model = self._as_seen_by(client, server.model)
         last = self.store.get(client, self.read_again) if algorithm.keeps_model else None
+        if last is not None:
+            last = given(algorithm, last)
         return Job(
             client,
             self.trainees.train[client],

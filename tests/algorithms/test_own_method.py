@@ -1,5 +1,6 @@
 """A user's own method, by import path."""
 
+import copy
 import re
 import sys
 from dataclasses import dataclass
@@ -58,6 +59,17 @@ class Tensors(FedAvg):
 @dataclass(frozen=True)
 class Paths(FedAvg):
     place: Path = Path("here")
+
+
+@dataclass(frozen=True)
+class StartsHalfWay(FedAvg):
+    keeps_model: ClassVar = True
+
+    def start(self, server, last):
+        for name, value in (last or {}).items():
+            if value.is_floating_point():
+                value.lerp_(server[name], 0.5)
+        return last or server
 
 
 @dataclass(frozen=True)
@@ -319,6 +331,16 @@ def test_what_clients_keep_is_not_what_it_aggregates(npz: Path) -> None:
         kept = server.store.get(client)
         assert kept is not None
         assert (kept["head.weight"] - began["head.weight"]).norm() < kept["head.weight"].norm()
+
+
+def test_it_may_change_a_clients_last_model_and_what_a_checkpoint_takes_to_the_disk_stays(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm="own_methods_of_a_test:StartsHalfWay"))
+    progress, _ = play(server, 1)
+    kept = [server.store.get(client) for client in range(4)]
+    before = copy.deepcopy(kept)
+    server.step(progress)
+    for model, was in zip(kept, before, strict=True):
+        assert model is not None and was is not None and same(model, was)
 
 
 def test_what_it_has_clients_share_is_of_each_alone() -> None:

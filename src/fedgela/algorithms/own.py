@@ -52,6 +52,12 @@ def aggregated(
     return check_aggregated(algorithm, server, algorithm.aggregate(given, updates, moment))
 
 
+def given(algorithm: FedAvg, last: State) -> State:
+    """A client's last model, for its method. A user's own may change it in place: it gets a copy, since the
+    model itself may be on its way to the disk."""
+    return last if name_of(algorithm) in ALGORITHMS else _copied(last)
+
+
 def check_aggregated(algorithm: FedAvg, before: ServerState, after: object) -> ServerState:
     """The server's next state, if it is one."""
     if not isinstance(after, ServerState):
