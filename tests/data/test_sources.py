@@ -190,6 +190,8 @@ def test_the_users_cache_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("FEDGELA_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data_directory(None) == tmp_path / "fedgela"
+    monkeypatch.setenv("FEDGELA_DATA", "")  # which says nothing
+    assert data_directory(None) == tmp_path / "fedgela"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert data_directory(None) == Path("~/.cache/fedgela").expanduser()
 

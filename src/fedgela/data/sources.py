@@ -102,8 +102,8 @@ def data_directory(data_dir: str | None) -> Path:
     """Where data is looked for: --data-dir, or else FEDGELA_DATA, or else the user's cache folder."""
     if data_dir is not None:
         return _expanded(data_dir)
-    if "FEDGELA_DATA" in os.environ:
-        return _expanded(os.environ["FEDGELA_DATA"])
+    if told := os.environ.get("FEDGELA_DATA"):
+        return _expanded(told)
     return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedgela"
 
 
