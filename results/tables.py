@@ -152,7 +152,8 @@ def keys() -> list[str]:
         definition = re.search(rf"^    {name}: (?:.*\n(?!    \w+:|\n))*.*", source, re.MULTILINE)
         note = re.search(r"  # (.*)", definition[0]) if definition else None
         default = "fedgela" if name == "algorithm" else field.default
-        shown = "–" if default is None else f"`{default}`"
+        value = default if isinstance(default, str) else json.dumps(default)  # as TOML has it
+        shown = "–" if default is None else f"`{value}`"
         lines.append(f"| `{name}` | {shown} | {note[1] if note else ''} |")
     return lines
 
@@ -348,7 +349,9 @@ def angles_measured() -> list[str]:
         angles = [entry.angles.get(name) for name in names]
         if entry.config["algorithm"]["name"] == "fedavg" and None not in angles:
             figures = " | ".join(f"{angle:.1f}" for angle in angles)
-            lines.append("| " + " | ".join(_place(entry.config, "`")) + f" | {figures} |")
+            line = "| " + " | ".join(_place(entry.config, "`")) + f" | {figures} |"
+            if line not in lines:  # a run that was done twice, once with more tracked
+                lines.append(line)
     return lines
 
 

@@ -147,7 +147,7 @@ class Experiment(BaseModel):
     )
     data_dir: str | None = None  # where NAME.npz files lie
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
-    unreadable: Literal["error", "skip"] = "error"  # images of a folder or .parquet that cannot be read
+    unreadable: Literal["error", "skip"] = "error"  # images that cannot be read: error, or skip
     augment: bool | None = None  # whether training images are augmented; cifar100's only
     partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # natural, else dirichlet:0.1
     clients: Count | None = None  # N; 10, or all natural clients
@@ -166,7 +166,7 @@ class Experiment(BaseModel):
     rounds: Count = 50  # T
     epochs: Count = 10  # E, local epochs a round
     batch_size: Count = 100  # B
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # of local training
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # of local training: sgd, adam or adamw
     lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of local training
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of SGD; zero at the start of every local round
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4  # of all trained parameters
