@@ -355,8 +355,8 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
             lines.append(f"projection = {e.projection} is too small for an ETF: at least {found.classes}")
         if found.tested_unseen:
             lines.append(
-                f"{found.tested_unseen:,} (client, class) cells are tested without a training sample: with "
-                "phi_floor above 0 a class that a client lacks stays predictable there"
+                f"(client, class) cells that are tested without a training sample: {found.tested_unseen:,}; "
+                "with phi_floor above 0 a class that a client lacks stays predictable there"
             )
     if found.duplicates.test_in_train:
         lines.append("test samples are also trained on: accuracies will be too high")

@@ -219,7 +219,8 @@ def features(table: Any, columns: Sequence[str]) -> np.ndarray:
         if numbers.dtype.kind not in REAL:
             raise UserError(
                 f"column {printable(column)} is no column of numbers but {table[column].type}; leave it out, "
-                f"or call it {ID!r} if it is what rows are called"
+                f"or call it {ID!r} if it is what rows are called, 'group' if it says which belong together, "
+                "'client' if who holds them"
             )
         values.append(as_float32(f"column {column}", numbers))
     return np.stack(values, axis=1)
