@@ -443,6 +443,13 @@ def test_a_loss_that_cannot_be_stacked_is_computed_client_by_client(npz: Path, w
     assert_as_eager(npz, way, method=method, lr=0.05)
 
 
+def test_a_loss_that_cannot_be_stacked_is_compiled_for_one_client(
+    npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    assert_as_eager(npz, "stacked", method="LooksAtValues", lr=0.05, compile=True)
+
+
 def test_that_a_loss_cannot_be_stacked_is_told(npz: Path) -> None:
     server = serve(tiny(npz, **settings(method="LooksAtValues"), **WAYS["stacked"]))
     notes: list[str] = []

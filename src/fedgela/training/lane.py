@@ -53,7 +53,7 @@ class Recipe:
     batch_size: int
     compiled: bool = False
     note: Callable[[str], None] = lambda text: None
-    losses: dict[object, Losses] = field(default_factory=dict)  # compiled, by method
+    losses: dict[object, Losses] = field(default_factory=dict)  # compiled, by method, stacked or not
     labels: Tensor = field(init=False)  # on the CPU
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Recipe:
     def compile(self, objective: "Objective", function: Losses, stacked: bool) -> Losses:
         """One compiled function for all lanes: they differ in the tensors that they give it only, and,
         stacked, in the number of clients. What cannot be compiled runs as it is."""
-        key = _identity(objective.loss)
+        key = (_identity(objective.loss), stacked)
         if key not in self.losses:
             torch._dynamo.config.recompile_limit = 64  # one for each phase, and each number of clients
             compiled = torch.compile(function, fullgraph=True, dynamic=None if stacked else False)
