@@ -1,5 +1,6 @@
 """Central differential privacy: what is clipped, what is noised, and the epsilon that is told."""
 
+import secrets
 from copy import deepcopy
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def test_changes_are_clipped_count_alike_and_get_noise() -> None:
     assert noisy.std().item() == pytest.approx(2.0 * 3.0 / 4, rel=0.03)
     again = loud.together(wide, [Update(0, 1, {"w": torch.zeros(40_000)})], sites=4).model["w"]
     assert not torch.equal(noisy, again)
+
+
+def test_noise_is_finite_whatever_bytes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    for byte in (b"\0", b"\xff"):
+        monkeypatch.setattr(secrets, "token_bytes", lambda count, byte=byte: byte * count)
+        noisy = CentralPrivacy(noise=1.0, clip=1.0).together({"w": torch.zeros(4)}, [], sites=1).model["w"]
+        assert noisy.isfinite().all()
 
 
 def test_the_spent_epsilon_is_told_every_round(whole: Path) -> None:

@@ -85,7 +85,7 @@ def _normal(shape: torch.Size) -> Tensor:
     """Standard normal draws from the system's cryptographic source: the run's seed is known to the sites, and
     torch's generators have 2^32 seeds, which whoever sees a noisy model could go through."""
     draws = np.frombuffer(secrets.token_bytes(8 * shape.numel()), dtype=np.uint64)
-    uniform = ((draws >> 11) + 0.5) / 2**53
+    uniform = ((draws >> 12) + 0.5) / 2**52  # of 53 bits the largest would round to 1: infinite noise
     drawn: Tensor = torch.special.ndtri(torch.from_numpy(uniform))
     return drawn.view(shape)
 
