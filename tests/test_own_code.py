@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import fedgela
 from fedgela.compare import compare
 from fedgela.config import Experiment
 from fedgela.errors import UserError
+from fedgela.imports import is_installed
 from fedgela.own_code import own_code
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
@@ -133,6 +135,13 @@ def test_the_source_of_what_a_method_derives_from_is_kept_too(npz: Path) -> None
     edit("edited_methods")
     now = own_code(experiment)
     assert [name for name in began if now[name] != began[name]] == ["edited_methods"]
+
+
+def test_a_folder_beside_the_package_is_the_users_own() -> None:
+    package = Path(fedgela.__file__).parent
+    assert is_installed(str(package / "server.py"))
+    assert is_installed("<frozen importlib._bootstrap>")
+    assert not is_installed(f"{package}_methods/mine.py")
 
 
 def test_a_run_without_own_code_keeps_none(npz: Path, tmp_path: Path) -> None:

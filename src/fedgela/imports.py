@@ -66,8 +66,10 @@ def _broken(path: str, module: str, error: Exception) -> UserError:
 
 def is_installed(file: str) -> bool:
     """Whether a module's file is Python's, an installed package's or this one's: not the user's own."""
-    folders = {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}
-    return file.startswith((*folders, str(Path(__file__).parent), "<"))
+    if file.startswith("<"):  # <frozen importlib._bootstrap>
+        return True
+    folders = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")}
+    return any(Path(file).is_relative_to(folder) for folder in (*folders, Path(__file__).parent))
 
 
 def told(error: Exception) -> str:
