@@ -133,6 +133,11 @@ def test_a_fine_tuned_PA_is_called_local_until_it_is_known(npz: Path, tmp_path: 
     assert re.search(r"^  local ", text, re.M) and not re.search(r"^  PA ", text, re.M)
 
 
+def test_a_raised_number_in_a_folders_name_is_no_number(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "1²2")
+    assert [run.name for run in Watcher(tmp_path).look().runs] == ["1²2"]
+
+
 def test_several_runs_are_a_line_each(npz: Path, tmp_path: Path) -> None:
     table = {k: v for k, v in tiny_table(npz, rounds=2).items() if k != "algorithm"}
     with PlainView(Console(quiet=True)) as view:

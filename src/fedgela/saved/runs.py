@@ -118,7 +118,7 @@ def _descend(path: Path, depth: int) -> Iterator[Path]:
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
     """Seed 10 after seed 9."""
-    return [(int(n), "") if n.isdigit() else (-1, n) for n in re.split(r"(\d+)", str(path))]
+    return [(int(n), "") if n.isdecimal() else (-1, n) for n in re.split(r"(\d+)", str(path))]
 
 
 def _read(path: Path, note: Note) -> Run:
