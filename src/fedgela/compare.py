@@ -13,7 +13,7 @@ from typing import Any
 
 from fedgela.algorithms import ALGORITHMS
 from fedgela.config import READING, SPLITTING, Experiment, comparable, parse_experiment
-from fedgela.errors import UserError, did_you_mean
+from fedgela.errors import UserError, did_you_mean, first_line
 from fedgela.failures import keep_failure
 from fedgela.files import write_json
 from fedgela.imports import is_import_path
@@ -146,7 +146,7 @@ def _earlier(
             held, result = folder.experiment(), folder.sound_result()
             check_own_code(folder.path, held)
         except UserError as error:
-            view.note(f"{str(error).splitlines()[0]}; it is left out of the table")
+            view.note(f"{first_line(error)}; it is left out of the table")
             continue
         same_split = held.partition_seed == (
             held.seed if asked.partition_seed is None else asked.partition_seed

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fedgela.client_names import client_names
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.grids import Grid
 from fedgela.heat_maps import WRITTEN, Floats, HeatMap
 from fedgela.html_page import paragraph
@@ -43,7 +43,7 @@ def of_models(c: Context) -> list[Section]:
             whole = ask_global(run, federation) if global_file(run) else None
             own = ask_client(run, federation, client) if client is not None else None
         except UserError as error:
-            c.note(str(error).splitlines()[0])
+            c.note(first_line(error))
             continue
         if not all(a.h.isfinite().all() for a in (whole, own) if a is not None):
             c.note(f"{run.path}: the features are no finite numbers: no pictures of its models")

@@ -11,7 +11,7 @@ from fedgela.algorithms import mean_statistics
 from fedgela.algorithms.fedgela import Head
 from fedgela.config import READING, SPLITTING, Experiment
 from fedgela.data import Federation
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.files import read_tensors
 from fedgela.models import Net, State
 from fedgela.nets import empty_net
@@ -65,15 +65,14 @@ class Federations:
         try:
             return federation_at_the_server(sites, run.records, run.experiment.image_size)
         except (UserError, OSError) as error:
-            self._note(f"{str(error).splitlines()[0]}: no pictures of models")
+            self._note(f"{first_line(error)}: no pictures of models")
             return None
 
     def _load(self, e: Experiment) -> Federation | None:
         try:
             return federation_of(e)
         except (UserError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            self._note(f"{reason}: no pictures of who holds what, and none of models")
+            self._note(f"{first_line(error)}: no pictures of who holds what, and none of models")
             return None
 
 
@@ -149,9 +148,7 @@ def _loaded(run: Run, federation: Federation, path: Path) -> Net:
     try:
         net.load_state_dict(read_tensors(path)[0])
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(
-            f"{path}: cannot be read as this run's model ({str(error).splitlines()[0]})"
-        ) from None
+        raise UserError(f"{path}: cannot be read as this run's model ({first_line(error)})") from None
     return net
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedgela.algorithms import name_of
 from fedgela.config import Experiment
 from fedgela.data.sources import place_of
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record, diverged
 from fedgela.runfolder import CONFIG, METRICS, TABLE, RunFolder
 from fedgela.saved.sites import Sites, read_sites
@@ -83,7 +83,7 @@ def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
     if not runs:
         raise problems[0]
     for problem in problems:
-        note(str(problem).splitlines()[0])
+        note(first_line(problem))
     for table in dict.fromkeys(run.path.parent.parent / TABLE for run in runs):
         for method, seed, why in failed_runs(table):
             note(f"{method}, seed {seed}: failed: {why}")
