@@ -10,8 +10,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 import fedgela
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
-from fedgela.flower.server_app import together
-from fedgela.flower.site import Site, agreed
+from fedgela.flower.class_list import agreed, together
+from fedgela.flower.site import Site
 from fedgela.flower.wire import decode, encode
 from flower.sites import CLASSES, Played, small, write_data
 

@@ -21,13 +21,13 @@ from fedgela.data.dataset import mean_and_deviation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
+from fedgela.flower.class_list import stripped, together
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
 from fedgela.flower.incoming import Answer, Heard, Unsound, check_classes, check_joining, hear, spec_of
 from fedgela.flower.privacy import Releases
 from fedgela.flower.processes import die_with_parent
 from fedgela.flower.server_data import federation_of_sites, server_data
-from fedgela.flower.site import stripped
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, RELEASES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
@@ -128,32 +128,6 @@ def check_weights_travel(server: FederatedServer) -> None:
             f"weights: sites would begin without them, since {stays[0]} (and {len(stays) - 1} more) does not "
             f"travel in {server.algorithm.title} with batchnorm = {server.experiment.batchnorm}"
         )
-
-
-def together(named: Mapping[str, Sequence[str]], numbered: Sequence[str] = ()) -> tuple[str, ...]:
-    """One list of the class names that sites have; the classes of those `numbered` have none. A UserError
-    where the sites cannot mean the same by them."""
-    advice = "name classes alike everywhere, or make the federation with --classes"
-    if len(numbered) == len(named):
-        return tuple(str(c) for c in range(1 + max(int(name) for names in named.values() for name in names)))
-    if numbered:
-        other = next(site for site in named if site not in numbered)
-        raise UserError(
-            f"{numbered[0]} has numbers for classes and {other} has names ({', '.join(named[other])[:200]}), "
-            f"which cannot be matched: {advice}"
-        )
-    first: dict[str, tuple[str, str]] = {}  # by the name without regard to case, who has it and how
-    for site, names in named.items():
-        for name in names:
-            whose, spelt = first.setdefault(name.casefold(), (site, name))
-            if spelt != name:
-                raise UserError(
-                    f"{whose} has a class {spelt!r} and {site} one {name!r}, which differ in case only: "
-                    f"{advice}"
-                )
-    every = {name for names in named.values() for name in names}
-    in_order = all(name.isdecimal() for name in every)
-    return tuple(sorted(every, key=lambda name: (int(name) if in_order else 0, name)))
 
 
 class Gathering:

@@ -8,7 +8,7 @@ from fedgela.data import Federation, load_dataset
 from fedgela.data.dataset import Dataset
 from fedgela.data.federation import Shards
 from fedgela.errors import UserError
-from fedgela.flower.site import agreed
+from fedgela.flower.class_list import agreed
 from fedgela.inputs import InputSpec
 from fedgela.models import State
 

@@ -10,7 +10,7 @@ import dataclasses
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,10 @@ import fedgela
 from fedgela.config import parse_experiment
 from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
-from fedgela.data.numbers import are_names, places_of
 from fedgela.errors import UserError
 from fedgela.flower import client as playing
 from fedgela.flower import outgoing, sharing
+from fedgela.flower.class_list import agreed, stripped
 from fedgela.flower.personal import Personal
 from fedgela.flower.site_store import SiteStore
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
@@ -247,38 +247,4 @@ def without_classes(visit: Visit) -> Visit:
         right=None if visit.right is None else visit.right.sum()[None],
         right_on_union=None,
         tracked=None,
-    )
-
-
-def stripped(names: Iterable[str]) -> tuple[str, ...]:
-    """Blanks around a name are nobody's intention."""
-    return tuple(name.strip() for name in names)
-
-
-def agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
-    """The data with its labels as places in the federation's class list."""
-    if data.class_names:
-        names = stripped(data.class_names)
-        unknown = [name for name in names if name not in classes]
-        if unknown:
-            raise UserError(
-                f"classes unknown to the federation: {', '.join(unknown)}; it has {', '.join(classes)}"
-            )
-        place = torch.tensor([classes.index(name) for name in names])
-    else:
-        if data.classes > len(classes) and not are_names(classes):
-            raise UserError(
-                f"labels go up to {data.classes - 1}, but the federation has {len(classes)} classes, "
-                f"0 to {len(classes) - 1}"
-            )
-        held = np.union1d(data.y_train, data.y_test).tolist()
-        place = torch.zeros(data.classes, dtype=torch.int64)
-        for number, found in places_of(held, classes, data.numbers_written).items():
-            place[number] = found
-    return dataclasses.replace(
-        data,
-        y_train=place[data.y_train],
-        y_test=place[data.y_test],
-        classes=len(classes),
-        class_names=classes,
     )

@@ -15,12 +15,13 @@ from fedgela.data import load_dataset
 from fedgela.data.dataset import Dataset, printable
 from fedgela.errors import UserError
 from fedgela.flower.addresses import host_and_port
+from fedgela.flower.class_list import agreed
 from fedgela.flower.door import opened
 from fedgela.flower.folder import SiteFolder
 from fedgela.flower.keys import check_certificate, check_site_key
 from fedgela.flower.pipe import receive, send
 from fedgela.flower.processes import free_port, last_words, start, stop
-from fedgela.flower.site import Site, agreed
+from fedgela.flower.site import Site
 from fedgela.runfolder import RunFolder
 
 # words of Flower's SuperNode
