@@ -133,8 +133,14 @@ class Dataset:
             ) from None
         moved = dataclasses.replace(self, **there)
         if "statistics" in self.__dict__:  # worked out already: not once more
-            moved.__dict__["statistics"] = tuple(value.to(device) for value in self.statistics)
+            return moved.with_statistics(*(value.to(device) for value in self.statistics))
         return moved
+
+    def with_statistics(self, mean: Tensor, deviation: Tensor) -> "Dataset":
+        """The same with these for its own, as of all sites' samples together."""
+        same = dataclasses.replace(self)
+        same.__dict__["statistics"] = (mean, deviation)
+        return same
 
 
 def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tensor, Tensor]:

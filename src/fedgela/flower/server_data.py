@@ -41,9 +41,7 @@ def server_data(
         vocabulary=spec.vocabulary,
         class_names=classes,
     )
-    if normalisation:
-        data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
-    return data
+    return data.with_statistics(**normalisation) if normalisation else data
 
 
 def federation_of_sites(data: Dataset, samples: Tensor, tested: Tensor) -> Federation:
