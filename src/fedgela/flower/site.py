@@ -80,14 +80,14 @@ class Site:
         self._check(about)
         task = str(about["task"])
         allowed: outgoing.Shapes = {}
-        reply: tuple[Groups, About]
+        of_a_round = {"train": self._train, "score": self._score, "finetune": self._finetune}
         if task == "classes":
             reply = self._classes()
         elif task == "join":
             reply, allowed = self._join(about)
-        elif task in ("train", "score", "finetune"):
+        elif task in of_a_round:
             server, k = self._server_for(groups, about), int(about["site"])
-            reply = getattr(self, f"_{task}")(server, k, groups, about)
+            reply = of_a_round[task](server, k, groups, about)
             allowed = outgoing.declared(server) if task == "train" else {}
         else:
             raise Refused(f"there is no task {task!r}")
@@ -133,7 +133,7 @@ class Site:
         data = agreed(self.data, tuple(about["classes"]))
         data = dataclasses.replace(data, augment=bool(experiment.augment))
         if normalisation:
-            data.__dict__["statistics"] = (normalisation["mean"], normalisation["deviation"])
+            data = data.with_statistics(**normalisation)
         k, N = int(about["site"]), int(about["sites"])
         owners = [np.full(len(y), k, dtype=np.int64) for y in (data.y_train, data.y_test)]
         return sharing.SiteServer(experiment, make_federation(data, N, *owners), note=self.log)
