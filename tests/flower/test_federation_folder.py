@@ -134,7 +134,8 @@ class TestWithFlower:
             SiteFolder.read(made / "north")
 
     def test_mistakes_with_folders_are_named(self, made: Path, tmp_path: Path) -> None:
-        from fedgela.flower.folder import FEDERATION, FederationFolder, SiteFolder, init
+        from fedgela.flower import FEDERATION
+        from fedgela.flower.folder import FederationFolder, SiteFolder, init
 
         for call, told in (
             (lambda: init(made, ["a"], "h", 1, []), "is there already"),

@@ -9,6 +9,8 @@ import os
 
 from fedgela.errors import UserError
 
+FEDERATION = "federation.toml"  # in a federation's folder, and in no other
+
 # by default, of a run's terms and of the command's options
 ROUND_SECONDS = 600.0  # after which a round goes on without a site
 WAIT_SECONDS = 60.0  # for enough sites to be there

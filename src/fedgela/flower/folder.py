@@ -20,7 +20,7 @@ import fedgela
 from fedgela.config import read_toml
 from fedgela.errors import UserError
 from fedgela.files import write_atomically
-from fedgela.flower import nginx
+from fedgela.flower import FEDERATION, nginx
 from fedgela.flower.addresses import (
     HOST,
     PORTS,
@@ -32,7 +32,7 @@ from fedgela.flower.addresses import (
 )
 from fedgela.flower.keys import DAYS, make_certificates, make_key
 
-FEDERATION, SITE = "federation.toml", "site.toml"
+SITE = "site.toml"
 LISTENS = "listens-at"  # in the server's folder: where the server does, or did last
 PROXY_PORT = 8443
 MOST_DAYS = 36500  # dates end with the year 9999

@@ -13,6 +13,7 @@ from fedgela.report.progress_curves import accuracy_curves, angle_curves, other_
 from fedgela.report.results import results, what_was_run
 from fedgela.report.shared_classes import shared_by_class
 from fedgela.report.sites_section import by_site
+from fedgela.runfolder import CONFIG
 from fedgela.saved.sites import Sites
 
 
@@ -70,7 +71,7 @@ def again(c: Context) -> Section:
                 command = f"fedgela federation run DIR {name}.toml{changes}{_options(run.sites)}"
             lines.append(f"{command} --out runs/{name}-seed-{seed}")
         try:
-            config = (entry.first.path / "config.toml").read_text(encoding="utf-8")
+            config = (entry.first.path / CONFIG).read_text(encoding="utf-8")
         except OSError:
             config = entry.experiment.to_toml()
         commands = escape("\n".join(lines))

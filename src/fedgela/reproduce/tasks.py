@@ -20,7 +20,7 @@ from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_
 from fedgela.reproduce.settings import hash_of, method_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
 from fedgela.resolve import data_read_once, device_of
-from fedgela.runfolder import RunFolder
+from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import device_name, run_or_resume
 
 TRACKED_SUFFIX = "-tracked"  # of a folder whose run records more than others of the same settings
@@ -186,7 +186,7 @@ def _do(
 
 def _round_seconds(task: Task, folder: RunFolder, rates: Rates) -> float | None:
     """What a round is expected to take: as the rounds before, or as images took elsewhere."""
-    if folder.exists() and (folder.path / "metrics.jsonl").exists():
+    if folder.exists() and (folder.path / METRICS).exists():
         try:
             seconds = [record["seconds"] for record in folder.records()]
         except (ValueError, KeyError):  # a line cut off by a kill; the run itself mends that

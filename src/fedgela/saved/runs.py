@@ -13,11 +13,11 @@ from fedgela.config import Experiment
 from fedgela.data.sources import place_of
 from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record, diverged
+from fedgela.flower import FEDERATION
 from fedgela.runfolder import CONFIG, METRICS, TABLE, RunFolder
 from fedgela.saved.sites import Sites, read_sites
 
 DEPTH = 4  # folders below the one that is given: a folder of comparisons has runs at 3
-FEDERATION = "federation.toml"  # of the folder of a federation of sites
 Note = Callable[[str], None]
 
 
