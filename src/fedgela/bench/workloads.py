@@ -9,7 +9,7 @@ import torch
 
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data.dataset import Dataset
-from fedgela.data.sources import data_directory, load_dataset
+from fedgela.data.sources import is_at_hand, load_dataset
 from fedgela.errors import UserError, did_you_mean
 from fedgela.randomness import numpy_generator
 
@@ -93,7 +93,7 @@ def prepare(
 def _data(workload: Workload, folder: Path, samples: int | None, data_dir: str | None) -> tuple[str, str]:
     """The data set's name or file, and what it is in words."""
     name = workload.dataset
-    if name == "cifar10" and not _at_hand(name, data_dir):
+    if not is_at_hand(name, data_dir, None):  # a benchmark does not begin with a download
         train = min(samples or CIFAR_TRAIN, CIFAR_TRAIN)
         path = folder / f"random_{train}.npz"
         if not path.exists():
@@ -109,11 +109,6 @@ def _data(workload: Workload, folder: Path, samples: int | None, data_dir: str |
     if not path.exists():
         _write_some(path, data, samples, max(1, round(samples * len(data.y_test) / there)))
     return str(path), f"{name}, {samples:,} of its {there:,} training samples"
-
-
-def _at_hand(name: str, data_dir: str | None) -> bool:
-    """Whether it lies on disk: a benchmark does not begin with a download."""
-    return (data_directory(data_dir) / f"{name}.npz").is_file()
 
 
 def _write_random(path: Path, train: int, test: int) -> None:

@@ -74,14 +74,9 @@ def begin(
     with _alone(federation, folder):
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(out / ASKED, experiment.to_toml())
-        located = (
-            None
-            if test_data is None
-            else str(Path(test_data).resolve())
-            if Path(test_data).exists()
-            else test_data
-        )
-        return _go(federation, folder, agreed_on, located, listener)
+        if test_data is not None and Path(test_data).exists():  # and no data set's name
+            test_data = str(Path(test_data).resolve())
+        return _go(federation, folder, agreed_on, test_data, listener)
 
 
 def resume(federation: FederationFolder, out: Path, listener: Listener, **changed: object) -> Record:
