@@ -21,10 +21,11 @@ from fedgela import inspection_report as report
 from fedgela.config import parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import make_dataset
+from fedgela.data.duplicates import find_duplicates
 from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf
 from fedgela.heat_maps import drawn_clients
-from fedgela.inspection import Inspection, find_duplicates, inspect_federation
+from fedgela.inspection import Inspection, inspect_federation
 from fedgela.measures import adaptation_cost
 from helpers import federation_of, tiny_dataset, tiny_npz
 

@@ -14,7 +14,7 @@ from fedgela.client_names import client_names
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
-from fedgela.data.digests import digests
+from fedgela.data.duplicates import Duplicates, find_duplicates
 from fedgela.measures import adaptation_cost
 from fedgela.resolve import noted, resolve
 
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-EXAMPLES = 5  # duplicates named of each kind
+NAMED = 5  # classes in a warning
 
 # the rules of thumb, see docs/inspect.md
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
@@ -30,20 +30,6 @@ MANY_MISSING = 0.2  # from here on FedGELA was seen to help, but for skew with a
 UNEVEN = 10.0  # largest over smallest class of all clients together: above, the paper's Phi was far behind
 BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi in any case
 RARE = 0.05  # chance that a round has no client with a class
-
-
-@dataclass(frozen=True)
-class Duplicates:
-    """Samples that are the same to the byte, with a few indices of each kind."""
-
-    test_in_train: int  # test samples that some client also trains on
-    test_in_train_of_same_client: int  # of those, the ones that their own client trains on
-    across_clients: int  # training samples that another client has too
-    within_client: int  # training samples beyond the first that the same client has
-    conflicting: int  # training samples whose twin, anywhere in training, has another label
-    examples_test_in_train: tuple[tuple[int, int], ...]  # (test sample, training sample)
-    examples_across_clients: tuple[tuple[int, int], ...]  # two training samples
-    examples_within_client: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +53,7 @@ class Inspection:
     test_counts: Ints
     only_in_test: list[int]  # classes that nobody has a training sample of
     never_tested: list[int]  # classes that somebody trains on, and no test set has
+    nowhere: list[int]  # classes without any sample
     method: FedGELA  # whose Phi and E_W the cost is of
     own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
@@ -135,11 +122,6 @@ class Inspection:
         return float(_imbalance(self.train_counts.sum(axis=0, keepdims=True))[0])
 
     @property
-    def nowhere(self) -> list[int]:
-        """Classes without any sample."""
-        return np.flatnonzero(self.train_counts.sum(axis=0) + self.test_counts.sum(axis=0) == 0).tolist()
-
-    @property
     def tested_unseen(self) -> int:
         """(client, class) cells with test samples and no training sample."""
         return int(((self.test_counts > 0) & (self.train_counts == 0)).sum())
@@ -203,6 +185,7 @@ def inspect_federation(
         test_counts=federation.test_counts.numpy(),
         only_in_test=federation.only_in_test,
         never_tested=federation.never_tested,
+        nowhere=federation.nowhere,
         method=method,
         own_method=own,
         # every classifier vector of the ETF has length sqrt(E_W)
@@ -221,61 +204,6 @@ def _imbalance(counts: Ints) -> Floats:
     largest = counts.max(axis=1)
     smallest = np.where(counts > 0, counts, np.iinfo(np.int64).max).min(axis=1)
     return np.where(largest > 0, largest / smallest, np.nan)
-
-
-# -- duplicates ------------------------------------------------------------------------------------
-
-
-def find_duplicates(federation: Federation) -> Duplicates:
-    """Equal samples by a 128-bit cryptographic hash of their bytes."""
-    data, N = federation.data, federation.clients
-    group = _groups(np.concatenate([digests(data.x_train), digests(data.x_test)]))
-    train, test = group[: len(data.y_train)], group[len(data.y_train) :]
-    owner, owner_test = federation.train.owner.numpy(), federation.test.owner.numpy()
-    labels = data.y_train.cpu().numpy()
-    groups = int(group.max()) + 1
-
-    first = np.full(groups, -1)
-    first[train[::-1]] = np.arange(len(train))[::-1]  # the first training sample of every group
-    leaked = np.flatnonzero(first[test] >= 0)
-
-    # holdings: the distinct pairs of a sample's content and a client that trains on it
-    pair = train * N + owner
-    holdings, first_of_pair = np.unique(pair, return_index=True)
-    holders = np.bincount(holdings // N, minlength=groups)
-    shared = holders[train] > 1
-    others = np.flatnonzero(shared & (owner != owner[first[train]]))
-    again = np.ones(len(train), dtype=bool)
-    again[first_of_pair] = False
-    repeated = np.flatnonzero(again)
-    twin = first_of_pair[np.searchsorted(holdings, pair[repeated])]
-
-    labelled = np.unique(train * data.classes + labels) // data.classes
-    contradicted = np.bincount(labelled, minlength=groups)[train] > 1
-    return Duplicates(
-        test_in_train=len(leaked),
-        test_in_train_of_same_client=int(np.isin(test * N + owner_test, holdings).sum()),
-        across_clients=int(shared.sum()),
-        within_client=len(repeated),
-        conflicting=int(contradicted.sum()),
-        examples_test_in_train=_pairs(leaked, first[test[leaked]]),
-        examples_across_clients=_pairs(first[train[others]], others),
-        examples_within_client=_pairs(twin, repeated),
-    )
-
-
-def _pairs(left: Ints, right: Ints) -> tuple[tuple[int, int], ...]:
-    return tuple(zip(left[:EXAMPLES].tolist(), right[:EXAMPLES].tolist(), strict=True))
-
-
-def _groups(samples: npt.NDArray[np.uint64]) -> Ints:
-    """[n]: the same number for the same digest, from 0 on."""
-    order = np.lexsort((samples[:, 1], samples[:, 0]))
-    ordered = samples[order]
-    new = np.any(ordered[1:] != ordered[:-1], axis=1)
-    group = np.empty(len(samples), dtype=np.int64)
-    group[order] = np.concatenate([[0], np.cumsum(new)])
-    return group
 
 
 # -- advice ----------------------------------------------------------------------------------------
@@ -368,5 +296,5 @@ def _clients(count: int) -> str:
 
 
 def _named(found: Inspection, classes: list[int]) -> str:
-    shown = ", ".join(found.class_names[c] for c in classes[:EXAMPLES])
-    return shown + (f" and {len(classes) - EXAMPLES} more" if len(classes) > EXAMPLES else "")
+    shown = ", ".join(found.class_names[c] for c in classes[:NAMED])
+    return shown + (f" and {len(classes) - NAMED} more" if len(classes) > NAMED else "")

@@ -1,10 +1,10 @@
 """An inspection for programs."""
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
+from fedgela.evaluation import finite
 from fedgela.inspection import Inspection
 
 
@@ -37,7 +37,7 @@ def to_json(found: Inspection) -> str:
         "duplicates": asdict(found.duplicates),
         "phi": found.method.phi,
         "E_W": found.method.E_W,
-        "W_norm": _finite(found.W_norm),
+        "W_norm": finite(found.W_norm),
         "advice": asdict(found.advice),
     }
     clients = [
@@ -48,10 +48,10 @@ def to_json(found: Inspection) -> str:
                 "samples": int(found.samples[k]),
                 "classes": int(found.held[k]),
                 "missing": float(found.missing[k]),
-                "imbalance": _finite(found.imbalance[k]),
+                "imbalance": finite(found.imbalance[k]),
                 "too_small": bool(found.too_small[k]),
                 "test_samples": int(found.test_samples[k]),
-                "cost": _finite(found.cost[k]),
+                "cost": finite(found.cost[k]),
                 "train_counts": found.train_counts[k].tolist(),
                 "test_counts": found.test_counts[k].tolist(),
             },
@@ -61,7 +61,3 @@ def to_json(found: Inspection) -> str:
     ]
     head = json.dumps(value, indent=2, allow_nan=False).removesuffix("\n}")
     return head + ',\n  "clients": [\n    ' + ",\n    ".join(clients) + "\n  ]\n}\n"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
