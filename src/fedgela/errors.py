@@ -1,7 +1,7 @@
 """What a user did wrong, said in one or two lines."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -11,6 +11,12 @@ class UserError(Exception):
 def first_line(error: BaseException) -> str:
     """Of what an exception says; its kind where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """'a, b and 3 more': the first names, and how many there are beside them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

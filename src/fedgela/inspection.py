@@ -15,6 +15,7 @@ from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
 from fedgela.data.duplicates import Duplicates, find_duplicates
+from fedgela.errors import some_of
 from fedgela.measures import adaptation_cost
 from fedgela.resolve import noted, resolve
 
@@ -74,8 +75,7 @@ class Inspection:
 
     @property
     def class_names(self) -> list[str]:
-        names = self.data.class_names or tuple(map(str, range(self.classes)))
-        return [printable(name) for name in names]
+        return self.data.printable_classes
 
     @cached_property
     def samples(self) -> Ints:
@@ -296,5 +296,4 @@ def _clients(count: int) -> str:
 
 
 def _named(found: Inspection, classes: list[int]) -> str:
-    shown = ", ".join(found.class_names[c] for c in classes[:NAMED])
-    return shown + (f" and {len(classes) - NAMED} more" if len(classes) > NAMED else "")
+    return some_of([found.class_names[c] for c in classes], NAMED)

@@ -14,7 +14,7 @@ from fedgela.data import Dataset, Federation, build_federation, load_dataset
 from fedgela.data.catalogue import known
 from fedgela.data.dataset import printable
 from fedgela.data.sources import as_path, data_directory
-from fedgela.errors import UserError, first_line
+from fedgela.errors import UserError, first_line, some_of
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
 
@@ -113,10 +113,9 @@ def noted(asked: Experiment, partition: str, federation: Federation) -> list[str
             f"client with {smallest}"
         )
     if constant := federation.data.constant:
-        more = f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
         lines.append(
             "features without effect, since they are the same in all training samples as far as float32 "
-            f"tells: {', '.join(map(printable, constant[:NAMED]))}{more}"
+            f"tells: {some_of([printable(name) for name in constant], NAMED)}"
         )
     groups, in_both = federation.data.groups
     if in_both:
@@ -167,10 +166,8 @@ def classes_worth_knowing(federation: Federation) -> list[str]:
 
 
 def _named(federation: Federation, classes: list[int]) -> str:
-    data = federation.data
-    names = [printable(name) for name in data.class_names] or list(map(str, range(data.classes)))
-    more = len(classes) - NAMED
-    return ", ".join(names[c] for c in classes[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    names = federation.data.printable_classes
+    return some_of([names[c] for c in classes], NAMED)
 
 
 def device_of(name: str) -> torch.device:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedgela.data.dataset import printable
+from fedgela.errors import some_of
 
 ID = "id"  # what a sample is called: for predictions, never trained on
 ROLES = ("label", "client", "split", "image", "group", ID)
@@ -26,8 +27,7 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
         yield f"column {name} is left out: pandas calls the index of a table so"
     unread = [printable(name) for name in names if name not in (*ROLES, *features) and "image" in names]
     if unread:
-        more = f" and {len(unread) - SHOWN} more" if len(unread) > SHOWN else ""
-        yield f"columns beside image that nothing reads: {', '.join(unread[:SHOWN])}{more}"
+        yield f"columns beside image that nothing reads: {some_of(unread, SHOWN)}"
     for role in ROLES:
         if (name := nearly(role, names)) in features:
             yield f"column {name!r} is trained on as any feature (did you mean {role!r}?)"

@@ -55,6 +55,11 @@ class Dataset:
         shape = tuple(self.x_train.shape[1:])
         return InputSpec(self.kind, shape, self.vocabulary, columns_of(self.feature_names))
 
+    @property
+    def printable_classes(self) -> list[str]:
+        """What the classes are called: their names, or else their numbers."""
+        return [printable(name) for name in self.class_names] or [str(c) for c in range(self.classes)]
+
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the training samples, by channel of images scaled to [0, 1] or by

@@ -16,7 +16,7 @@ from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset, printa
 from fedgela.data.groups import check_group
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
-from fedgela.errors import UserError, did_you_mean
+from fedgela.errors import UserError, did_you_mean, some_of
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
 # what np.load raises for a file that is damaged or something else, by where the damage lies
@@ -90,8 +90,8 @@ def _unused(arrays: Arrays) -> tuple[str, ...]:
             )
     if not unused:
         return ()
-    more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
-    return (f"arrays of the file that nothing reads: {', '.join(map(printable, unused[:SHOWN]))}{more}",)
+    names = [printable(key) for key in unused]
+    return (f"arrays of the file that nothing reads: {some_of(names, SHOWN)}",)
 
 
 @contextlib.contextmanager

@@ -210,9 +210,8 @@ def features(table: Any, columns: Sequence[str]) -> np.ndarray:
         raise UserError("has neither a column image nor columns of numbers beside label")
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise UserError(
-            f"lacks the column {missing[0]} (and {len(missing) - 1} more)".replace(" (and 0 more)", "")
-        )
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise UserError(f"lacks the column {missing[0]}{more}")
     values = []
     for column in columns:
         numbers = table[column].to_numpy()

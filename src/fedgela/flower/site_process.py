@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedgela.data import load_dataset
-from fedgela.data.dataset import Dataset, printable
+from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
 from fedgela.flower.addresses import host_and_port
 from fedgela.flower.class_list import agreed
@@ -65,8 +65,7 @@ def open_site(
 def by_class(data: Dataset) -> str:
     """How many training samples of which class there are, for the site's own eyes."""
     counts = torch.bincount(data.y_train, minlength=data.classes).tolist()
-    names = data.class_names or [str(c) for c in range(data.classes)]
-    held = zip(map(printable, names), counts, strict=True)
+    held = zip(data.printable_classes, counts, strict=True)
     return ", ".join(f"{count} of {name}" for name, count in held if count)
 
 
