@@ -86,3 +86,13 @@ def diverged(record: Record) -> bool:
     """Whether a round's training loss is no finite number, which its record has as null. A round in which
     nobody trained has no loss."""
     return record.get("train_loss", 0.0) is None
+
+
+def best_and_last(records: list[Record], name: str) -> Record | None:
+    """The largest value over rounds, and the last, each with its round."""
+    values = [(r[name], r["round"]) for r in records if r.get(name) is not None]
+    if not values:
+        return None
+    best, best_round = max(values, key=lambda v: (v[0], -v[1]))  # the first of equals
+    last, last_round = values[-1]
+    return {"best": best, "best_round": best_round, "last": last, "last_round": last_round}

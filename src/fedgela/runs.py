@@ -1,29 +1,25 @@
-"""Running an experiment into a folder, and resuming it: the life of a run, and its result."""
+"""Running an experiment into a folder, and resuming it: the life of a run."""
 
 import contextlib
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import fedgela
-from fedgela.algorithms import name_of
 from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
-from fedgela.evaluation import Record, client_accuracies, diverged
+from fedgela.evaluation import Record, diverged
 from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
-from fedgela.rounds import ClientStore, Progress
+from fedgela.result import summarise
+from fedgela.rounds import ClientStore
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
 from fedgela.server import Server
@@ -307,76 +303,3 @@ def _go_on(
     write_json(folder.path / RESULT, result)
     listener.finished(result)
     return result
-
-
-def best_and_last(records: list[Record], name: str) -> Record | None:
-    """The largest value over rounds, and the last, each with its round."""
-    values = [(r[name], r["round"]) for r in records if r.get(name) is not None]
-    if not values:
-        return None
-    best, best_round = max(values, key=lambda v: (v[0], -v[1]))  # the first of equals
-    last, last_round = values[-1]
-    return {"best": best, "best_round": best_round, "last": last, "last_round": last_round}
-
-
-def summarise(
-    server: Server, progress: Progress, records: list[Record], finetuned: Record, seconds: float
-) -> Record:
-    """result.json."""
-    e, algorithm = server.experiment, server.algorithm
-    result: Record = {
-        "algorithm": name_of(algorithm),
-        "dataset": e.dataset,
-        "data_fingerprint": server.federation.data.fingerprint,
-        "partition": e.partition,
-        "model": e.model,
-        "clients": e.clients,
-        "sample": e.sample,
-        "rounds": e.rounds,
-        "seed": e.seed,
-        "unit": "percent",
-        "measured_on": "validation data" if e.validation > 0 else "test data",
-        "best_is": "the maximum over rounds, chosen on the data it is measured on"
-        + ("; PA's is fine-tuned from the round of the best GA" if algorithm.PA_of == "finetuned" else ""),
-        "GA_of": algorithm.GA_of,
-        "PA_of": algorithm.PA_of,
-    }
-    for name in ("GA", "GA_balanced", "PA", "PA_balanced", "GA_locals", "local_accuracy"):
-        summary = best_and_last(records, name)
-        if summary is not None:
-            result[name] = summary
-    if finetuned:
-        # fine-tuned from the global model of the best GA, and from the last
-        name = "PA" if algorithm.PA_of == "finetuned" else "PA_finetuned"
-        best, last = finetuned["best"], finetuned["last"]
-        for key in (name, f"{name}_balanced"):
-            if None not in (best[key], last[key]):  # of a federation whose sites had gone by then
-                result[key] = {
-                    "best": best[key],
-                    "best_round": best["round"],
-                    "last": last[key],
-                    "last_round": last["round"],
-                }
-        result["finetuned"] = finetuned
-    if not algorithm.pooled:
-        totals = server.federation.test_counts
-        result["local_accuracy_by_client"] = client_accuracies(progress.right, totals)
-    result["shares"] = algorithm.shares()
-    lost = [record["round"] for record in records if diverged(record)]
-    result["diverged_round"] = lost[0] if lost else None  # the first whose loss is no finite number
-    result["wall_seconds"] = round(seconds, 3)
-    result["device"] = device_name(torch.device(e.device))
-    result["threads"] = e.threads
-    result["versions"] = {
-        "fedgela": fedgela.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
-    return result
-
-
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {os.cpu_count()} cores)"

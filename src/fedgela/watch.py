@@ -12,10 +12,9 @@ from typing import Literal
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError, first_line
-from fedgela.evaluation import Record
+from fedgela.evaluation import Record, best_and_last
 from fedgela.failures import ERROR
 from fedgela.runfolder import ASKED, METRICS, SEEDS, TABLE, RunFolder
-from fedgela.runs import best_and_last
 from fedgela.saved.runs import diverged_round, failed_runs, read_records, read_result, run_folders
 
 RECENT = 10  # rounds that tell how long one takes

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 from fedgela.algorithms import ALGORITHMS
 from fedgela.evaluation import client_accuracies
 from fedgela.resolve import resolve
-from fedgela.runs import summarise
+from fedgela.result import summarise
 from fedgela.server import Server
 from flower.sites import Played, assert_close, small
 

@@ -10,7 +10,7 @@ import torch
 
 from fedgela import cli
 from fedgela.reproduce.ledger import append, read_ledger
-from fedgela.runs import device_name
+from fedgela.result import device_name
 
 Cli = Callable[..., tuple[int, str, str]]
 ONE = ["main", "--dataset", "cifar10", "--setting", "full-dir0.1"]

@@ -10,8 +10,9 @@ from typing import Any
 
 from fedgela.algorithms import ALGORITHMS, name_of
 from fedgela.config import READING, SPLITTING, Experiment, comparable, plain_table
+from fedgela.evaluation import best_and_last
 from fedgela.over_seeds import BOUNDS, OverSeeds, ranks, spread
-from fedgela.runs import HARDWARE, best_and_last
+from fedgela.runs import HARDWARE
 from fedgela.saved.runs import Note, Run
 from fedgela.saved.sites import Sites
 

@@ -18,8 +18,8 @@ from fedgela.evaluation import Record
 from fedgela.paper import Cell, cells
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
+from fedgela.result import device_name
 from fedgela.runfolder import RunFolder
-from fedgela.runs import device_name
 from fedgela.saved.federation import federation_of
 
 PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business

@@ -20,8 +20,9 @@ from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_
 from fedgela.reproduce.settings import hash_of, method_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
 from fedgela.resolve import data_read_once, device_of
+from fedgela.result import device_name
 from fedgela.runfolder import METRICS, RunFolder
-from fedgela.runs import device_name, run_or_resume
+from fedgela.runs import run_or_resume
 
 TRACKED_SUFFIX = "-tracked"  # of a folder whose run records more than others of the same settings
 
