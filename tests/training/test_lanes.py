@@ -21,9 +21,9 @@ from fedgela.inputs import InputSpec
 from fedgela.models import State, build_net
 from fedgela.server import Server
 from fedgela.training import Job, LaneEngine, Optimiser, WorkerEngine
+from fedgela.training.groups import groups_of
 from fedgela.training.interface import Question
 from fedgela.training.lane import Lane, _no_garbage_collected
-from fedgela.training.lanes import groups_of
 from fedgela.training.stacking import make_stackable
 from helpers import play, serve, tiny
 

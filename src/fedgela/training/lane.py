@@ -23,16 +23,8 @@ from fedgela.models import Net, State
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
 from fedgela.randomness import seed_torch
-from fedgela.training.interface import (
-    Job,
-    Loss,
-    Outcome,
-    Plan,
-    batches,
-    first_draw,
-    losses_of,
-    size_of_batch,
-)
+from fedgela.training.groups import Group
+from fedgela.training.interface import Job, Loss, Outcome, Plan, first_draw, losses_of
 from fedgela.training.optimiser import Optimiser, clip_by_client
 from fedgela.training.stacking import ClientConv2d
 
@@ -137,13 +129,13 @@ class Lane:
         self.lr = torch.zeros((), device=device)
         self.loss_sum = torch.zeros(width, recipe.data.classes, device=device)
         self.moves: dict[tuple[Any, ...], _Move] = {}
-        self.group: _Group | None = None
+        self.group: Group | None = None
 
     # -- a group of clients ------------------------------------------------------------------------
 
     def begin(self, plan: Plan, jobs: Sequence[Job]) -> None:
         """Take clients on, the longest first, all with the same size of batch."""
-        group = self.group = _Group(plan, jobs, self.recipe.batch_size)
+        group = self.group = Group(plan, jobs, self.recipe.batch_size)
         with torch.cuda.stream(self.stream):
             if self.stream is not None:
                 self.stream.wait_stream(torch.cuda.default_stream(self.device))
@@ -188,7 +180,7 @@ class Lane:
                 if weight.data_ptr() != self.state[name].data_ptr():
                     raise UserError(f"the model moves its weights in memory ({name}): use engine = eager")
 
-    def _fit(self, group: "_Group") -> None:
+    def _fit(self, group: Group) -> None:
         """Make room for what this group brings. Captured steps hold addresses: new room, new captures."""
         one = _here(group.jobs[0].vectors | group.jobs[0].references, self.device)
         held = {name: (value.shape[1:], value.dtype) for name, value in self.client.items() if name != "draw"}
@@ -205,7 +197,7 @@ class Lane:
         self.moves.clear()
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
 
-    def _load(self, group: "_Group") -> None:
+    def _load(self, group: Group) -> None:
         v = len(group.jobs)
         for i, job in enumerate(group.jobs):
             for name, value in self.state.items():
@@ -371,44 +363,6 @@ class _Move:
                 raise
             graph.capture_end()
         self.graph = graph
-
-
-class _Group:
-    """Clients that train together: when which of them take steps, and on which samples."""
-
-    def __init__(self, plan: Plan, jobs: Sequence[Job], batch_size: int) -> None:
-        self.plan = plan
-        self.jobs = sorted(jobs, key=lambda job: -len(job.samples))
-        self.batch = size_of_batch(len(self.jobs[0].samples), batch_size)
-        # steps an epoch, longest first
-        self.lengths = [len(job.samples) // max(self.batch, 1) for job in self.jobs]
-        self.rows = sum(phase.epochs for phase in plan.phases) * self.lengths[0]
-        self.index = torch.zeros(len(self.jobs), self.rows, self.batch, dtype=torch.int64)
-        self._steps: list[Tensor] = []  # [steps, B] of each client, without the gaps
-        for i, job in enumerate(self.jobs):
-            row = epoch = 0
-            mine = []
-            for phase in plan.phases:
-                at = row
-                for _ in range(phase.epochs):
-                    mine.append(batches(plan, job.client, epoch, job.samples, batch_size))
-                    self.index[i, at : at + self.lengths[i]] = mine[-1]
-                    at, epoch = at + self.lengths[i], epoch + 1
-                row += phase.epochs * self.lengths[0]  # the others wait for the longest, then all go on
-            self._steps.append(torch.cat(mine) if mine else self.index[i, :0])
-
-    def seen(self, i: int) -> Tensor:
-        """The samples of all steps of a client."""
-        return self._steps[i].flatten()
-
-    def pieces(self, phase: Phase) -> Iterator[tuple[int, int]]:
-        """(v, count): the first v clients take `count` steps."""
-        taken = 0
-        for v in range(len(self.jobs), 0, -1):
-            until = phase.epochs * self.lengths[v - 1]
-            if until > taken:
-                yield v, until - taken
-                taken = until
 
 
 def _rows(value: Tensor, width: int) -> Tensor:

@@ -13,7 +13,8 @@ from torch.func import functional_call
 from fedgela.data import Dataset
 from fedgela.errors import UserError, first_line
 from fedgela.models import Net, State
-from fedgela.training.interface import Job, Loss, Outcome, Plan, Predict, Question, size_of_batch
+from fedgela.training.groups import groups_of
+from fedgela.training.interface import Job, Loss, Outcome, Plan, Predict, Question
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
 from fedgela.training.optimiser import Optimiser
 from fedgela.training.recurrent import is_recurrent, keep_weights_in_place
@@ -21,27 +22,6 @@ from fedgela.training.stacking import make_stackable
 
 STEPS_AHEAD = 16  # asked of a lane at a time
 MEMORY_LEFT = 1.2  # a further lane must fit into the free memory so many times
-
-
-def groups_of(jobs: Sequence[Job], batch_size: int, lanes: int, width: int) -> list[list[Job]]:
-    """Who trains in lockstep with whom: at most `width` clients of one size of batch, whose losses read
-    tensors of the same names and shapes (a method may have none for a first visit), in groups of about the
-    same work, enough of them for every lane; the group with the longest client first."""
-    alike: dict[object, list[Job]] = {}
-    for job in sorted(jobs, key=lambda job: -len(job.samples)):
-        read = {(name, value.shape) for name, value in (job.vectors | job.references).items()}
-        alike.setdefault((size_of_batch(len(job.samples), batch_size), frozenset(read)), []).append(job)
-    groups: list[list[Job]] = []
-    for same in alike.values():
-        count = min(len(same), max(lanes, -(-len(same) // width)))
-        made: list[list[Job]] = [[] for _ in range(count)]
-        work = [0] * count
-        for job in same:
-            i = min((work[i], i) for i in range(count) if len(made[i]) < width)[1]
-            made[i].append(job)
-            work[i] += len(job.samples)
-        groups += made
-    return groups
 
 
 class Answering(nn.Module):

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fedgela.errors import UserError, first_line
 from fedgela.models import State
+from fedgela.training.groups import groups_of
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
-from fedgela.training.lanes import LaneEngine, groups_of
+from fedgela.training.lanes import LaneEngine
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # that end a command
 FEWEST_SAMPLES = 500  # of a question's part that is worth a message
