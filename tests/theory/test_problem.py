@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedgela.theory.convergence import Check
-from fedgela.theory.problem import Problem, adapted_heads, embed, etf_head, minimise, minimise_locally
+from fedgela.theory.layer_peeled import etf_head
+from fedgela.theory.problem import Problem, adapted_heads, embed, minimise, minimise_locally
 
 
 def sample_loss(problem: Problem, k: int, i: int, H: Tensor) -> Tensor:

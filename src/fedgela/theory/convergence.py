@@ -15,10 +15,10 @@ from fedgela.data import build_federation, load_dataset
 from fedgela.randomness import generator
 from fedgela.theory import bounds
 from fedgela.theory.bounds import Constants, Terms
+from fedgela.theory.layer_peeled import etf_head
 from fedgela.theory.problem import (
     Problem,
     adapted_heads,
-    etf_head,
     make_problem,
     minimise,
     minimise_locally,

@@ -142,6 +142,11 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 # -- Lemmas 1 and 2 --------------------------------------------------------------------------------
 
 
+def etf_head(C: int, d: int, E_W: float, seed: int) -> Tensor:
+    """W = sqrt(E_W) M, [C, d]."""
+    return math.sqrt(E_W) * simplex_etf(d, C, seed, torch.float64).T
+
+
 def etf_loss(C: int, E_W: float, E_H: float) -> float:
     """Cross-entropy at the ETF: log(1 + (C-1) exp(-C/(C-1) sqrt(E_W E_H))), the least on balanced data."""
     return math.log1p((C - 1) * math.exp(-C / (C - 1) * math.sqrt(E_W * E_H)))
@@ -199,8 +204,7 @@ def lemma_1(C: int, per_class: int, d: int, E_W: float, E_H: float, seed: int) -
 
 def lemma_2(counts: Sequence[float], d: int, E_W: float, E_H: float, seed: int) -> tuple[Solution, Structure]:
     """Imbalanced data, W fixed as the ETF: one feature a class, weighted by its count."""
-    W = math.sqrt(E_W) * simplex_etf(d, len(counts), seed, torch.float64).T
-    return imbalanced(counts, d, E_W, E_H, seed, W)
+    return imbalanced(counts, d, E_W, E_H, seed, etf_head(len(counts), d, E_W, seed))
 
 
 def imbalanced(
@@ -232,8 +236,7 @@ def minority_collapse(
     labels = torch.arange(C)
     weights = torch.stack([class_weights([R] * majority + [1] * minority) for R in ratios])
     learnt = solve(labels, weights, d, E_W, E_H, seed)
-    W = math.sqrt(E_W) * simplex_etf(d, C, seed, torch.float64).T
-    fixed = solve(labels, weights, d, E_W, E_H, seed, W=W)
+    fixed = solve(labels, weights, d, E_W, E_H, seed, W=etf_head(C, d, E_W, seed))
     small = (labels >= majority).expand(len(ratios), C)
     angles = angle_matrix(learnt.W)
     return MinorityCollapse(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgela.data import Federation
-from fedgela.geometry import phi, simplex_etf
+from fedgela.geometry import phi
 from fedgela.randomness import generator
 
 NEWTON_STEPS = 100
@@ -175,11 +175,6 @@ def _newton(
 
 
 # -- heads and data --------------------------------------------------------------------------------
-
-
-def etf_head(C: int, d: int, E_W: float, seed: int) -> Tensor:
-    """W = sqrt(E_W) M, [C, d]."""
-    return math.sqrt(E_W) * simplex_etf(d, C, seed, torch.float64).T
 
 
 def random_head(C: int, d: int, E_W: float, seed: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedgela.files import write_atomically, write_json
 from fedgela.grids import Grid
+from fedgela.measures import etf_angle
 from fedgela.theory.bounds import Terms
 from fedgela.theory.checks import AdaptedStructure, Convergence, Lemmas, Report
 from fedgela.theory.convergence import Check, Global, rounds_until_false
@@ -56,7 +57,7 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
             for i, R in enumerate(ratios)
         ],
         f"{s.majority} classes with R samples for every one of the other {s.C - s.majority}; the ETF's angle "
-        f"is {math.degrees(math.acos(-1 / (s.C - 1))):.2f}. residual at most "
+        f"is {etf_angle(s.C):.2f}. residual at most "
         f"{max(c.residual for c in found.collapse):.0e}.",
         title="Minority collapse: mean angle in degrees between minority classifier vectors",
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgela.geometry import angle_matrix, mean_angle, phi, simplex_etf
+from fedgela.measures import etf_angle
 from fedgela.theory.layer_peeled import best_features
 
 DIRECTIONS = 3600  # on the circle, to measure shares of it
@@ -97,8 +98,7 @@ def spread(C: int, m: int, d: int, E_W: float, E_H: float, seed: int) -> Spread:
         angle.append(float(mean_angle(angle_matrix(H), torch.ones(m, dtype=torch.bool))))
         residuals.append(residual)
     predicted = [_degrees(predicted_cosine(C, m, E_W, E_H, only)) for only in (True, False)]
-    etf = _degrees(-1 / (C - 1))
-    return Spread(m, etf, angle[0], angle[1], predicted[0], angle[2], predicted[1], max(residuals))
+    return Spread(m, etf_angle(C), angle[0], angle[1], predicted[0], angle[2], predicted[1], max(residuals))
 
 
 def _degrees(cosine: float) -> float:
