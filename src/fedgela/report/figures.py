@@ -56,16 +56,8 @@ def curves(
             (line,) = axes.plot(curve.rounds, curve.mean, marker=dot, markersize=3, **line_style(style))
             belongs(line, label)
             if any(curve.std):
-                mean, std = np.array(curve.mean), np.array([s or 0.0 for s in curve.std])
-                low = np.maximum(mean - std, mean / 10) if logarithmic else mean - std
-                band = axes.fill_between(
-                    curve.rounds,
-                    low,
-                    np.minimum(mean + std, most),
-                    color=style.colour,
-                    alpha=veil,
-                    linewidth=0,
-                )
+                low, high = _band(curve, logarithmic, most)
+                band = axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=veil, linewidth=0)
                 belongs(band, label)
         for label, marks in points.items():
             x, y = zip(*marks, strict=True)
@@ -79,27 +71,10 @@ def curves(
             )
             belongs(dots, label)
         if target is not None:
-            level, words = target
-            axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
-            axes.annotate(
-                words,
-                (1, level),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-                fontsize=7,
-                color=SOFT,
-            )
-            axes.margins(y=0.1)
-            low, high = axes.get_ylim()
-            least = 0.0 if logarithmic else FLAT * abs(level)
-            if high - low < least:  # what would be seen is rounding
-                axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        low, high = axes.get_ylim()
-        if high > most:  # nothing lies there
-            axes.set_ylim(top=most + 0.02 * (most - low))
+            _draw_target(axes, *target, least=0.0 if logarithmic else FLAT * abs(target[0]))
+        bottom, top = axes.get_ylim()
+        if top > most:  # nothing lies there
+            axes.set_ylim(top=most + 0.02 * (most - bottom))
         # a run of one round has one tick: with two there would be fractions of a round
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
@@ -113,6 +88,33 @@ def curves(
         styles=shown,
         data=_curves_table(series, points),
     )
+
+
+def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]:
+    """One standard deviation below and above the mean; where there is no zero, never down to it."""
+    mean, std = np.array(curve.mean), np.array([s or 0.0 for s in curve.std])
+    low = np.maximum(mean - std, mean / 10) if logarithmic else mean - std
+    return low, np.minimum(mean + std, most)
+
+
+def _draw_target(axes: "Axes", level: float, words: str, least: float) -> None:
+    """A dotted level; around it the axis goes over `least` at least."""
+    axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
+    axes.annotate(
+        words,
+        (1, level),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        color=SOFT,
+    )
+    axes.margins(y=0.1)
+    low, high = axes.get_ylim()
+    if high - low < least:  # what would be seen is rounding
+        axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
 
 
 def _between(value: float, low: float, high: float) -> str:
@@ -236,8 +238,6 @@ def feature_plane(
     colours = dict(zip(chosen, class_colours(len(chosen)), strict=True))
 
     def draw(axes: "Axes") -> None:
-        from matplotlib import patheffects
-
         for c in (None, *chosen):
             mine = places[labels == c] if c is not None else places[~np.isin(labels, chosen)]
             axes.plot(
@@ -250,46 +250,16 @@ def feature_plane(
                 color=colours[c] if c is not None else LINE,
                 alpha=0.75,
             )
-        # a rim in the page's colour keeps names legible upon the points, in light and dark
-        rim = [patheffects.withStroke(linewidth=1.8, foreground=PAGE)]
         lengths = np.linalg.norm(np.nan_to_num(directions), axis=1)
         if arrows:
             axes.update_datalim(1.2 * np.nan_to_num(directions[chosen]))
         for c in chosen:
-            tip = directions[c]
-            if np.isnan(tip).any():
-                continue
-            if arrows:
-                axes.annotate(
-                    "",
-                    tip,
-                    (0, 0),
-                    arrowprops={
-                        "arrowstyle": "->",
-                        "color": colours[c],
-                        "lw": 1.2,
-                        "shrinkA": 0,
-                        "shrinkB": 0,
-                    },
-                )
-            else:
-                axes.plot(
-                    *tip, marker="*", markersize=8, color=colours[c], markeredgecolor=INK, markeredgewidth=0.5
-                )
-            # where many arrows point out of the plane, their names would lie upon each other
-            if not arrows or lengths[c] > 0.2 * lengths.max():
-                axes.annotate(
-                    class_names[c][:12],
-                    tip * 1.09 if arrows else tip,
-                    xytext=(0, 0) if arrows else (4, 3),
-                    textcoords="offset points",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    fontweight="bold",
-                    color=colours[c],
-                    path_effects=rim,
-                )
+            if not np.isnan(directions[c]).any():
+                # where many arrows point out of the plane, their names would lie upon each other
+                named = not arrows or lengths[c] > 0.2 * lengths.max()
+                name = class_names[c][:12] if named else ""
+                x, y = directions[c].tolist()
+                _draw_vector(axes, (x, y), name, colours[c], arrows)
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_xticks([])
         axes.set_yticks([])
@@ -298,6 +268,31 @@ def feature_plane(
         axes.margins(0.08)
 
     return Picture(name, title, text, draw, height=0.86)
+
+
+def _draw_vector(axes: "Axes", tip: tuple[float, float], name: str, colour: str, arrow: bool) -> None:
+    """An arrow from the features' mean, or a star, with its class's name."""
+    from matplotlib import patheffects
+
+    if arrow:
+        look = {"arrowstyle": "->", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", tip, (0, 0), arrowprops=look)
+    else:
+        axes.plot(*tip, marker="*", markersize=8, color=colour, markeredgecolor=INK, markeredgewidth=0.5)
+    if name:
+        axes.annotate(
+            name,
+            (1.09 * tip[0], 1.09 * tip[1]) if arrow else tip,
+            xytext=(0, 0) if arrow else (4, 3),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=7,
+            fontweight="bold",
+            color=colour,
+            # a rim in the page's colour keeps names legible upon the points, in light and dark
+            path_effects=[patheffects.withStroke(linewidth=1.8, foreground=PAGE)],
+        )
 
 
 def _coloured(labels: np.ndarray[Any, np.dtype[np.int64]], C: int) -> list[int]:
