@@ -121,16 +121,7 @@ def reproduce(
         return
     chosen = cells(named, dataset or "", names_of(setting), names_of(methods))
     if list_:
-        entries = read_ledger(ledger)
-        for name in named:
-            print("\n".join(listing.list_table(name, chosen, entries)))
-        if not named:
-            print("\n".join(listing.list_tables(entries)))
-        print(
-            f"the ledger: {ledger}"
-            if ledger.exists()
-            else f"there is no ledger here ({ledger}): --ledger FILE"
-        )
+        print("\n".join(listing.listed(named, chosen, ledger)))
         return
     if smoke:
         outcome = command.smoke(chosen)

@@ -216,14 +216,9 @@ def make_dataset(
         ("test", x_test, y_test, client_test),
     ):
         _check_samples(part, x, kind, vocabulary)
-        for key, values in ((f"y_{part}", y), (f"client_{part}", ids)):
-            if values is None:
-                continue
-            if values.shape != x.shape[:1] or not np.issubdtype(values.dtype, np.integer):
-                raise UserError(
-                    f"{key} must be {len(x)} integers, one a sample of x_{part}, "
-                    f"not {values.dtype} {list(values.shape)}"
-                )
+        _check_integers(f"y_{part}", y, x, part)
+        if ids is not None:
+            _check_integers(f"client_{part}", ids, x, part)
         if y.min() < 0:
             raise UserError(f"y_{part} holds the label {y.min()}; labels start at 0")
     if x_train.shape[1:] != x_test.shape[1:]:
@@ -235,17 +230,10 @@ def make_dataset(
         ids = np.concatenate([client_train, client_test])
         if ids.min() < 0 or ids.max() >= len(client_names):
             raise UserError(f"client ids must be places among the {len(client_names)} client_names")
-    classes = int(max(y_train.max(), y_test.max())) + 1
-    if class_names and classes > len(class_names):
-        raise UserError(f"the label {classes - 1} has no name among the {len(class_names)} class_names")
+    classes = _number_of_classes(y_train, y_test, class_names)
     for key, names in (("class_names", class_names), ("client_names", client_names)):
         if len(set(names)) < len(names):
             raise UserError(f"two of the {key} are the same")
-    classes = max(classes, len(class_names))
-    if classes < 2:
-        raise UserError("there must be at least 2 classes")
-    if classes > len(y_train) + len(y_test) + len(class_names):
-        raise UserError(f"the label {classes - 1} is larger than the number of samples")
     return Dataset(
         name=name,
         kind=kind,
@@ -305,6 +293,27 @@ def _check_samples(part: str, x: np.ndarray, kind: Kind, vocabulary: int) -> Non
         raise UserError(f"x_{part} holds no samples, or samples without content: {list(x.shape)}")
     if kind == "tokens" and not (x.min() >= 0 and x.max() < vocabulary):
         raise UserError(f"x_{part} holds tokens outside of the vocabulary of {vocabulary}")
+
+
+def _check_integers(key: str, values: np.ndarray, x: np.ndarray, part: str) -> None:
+    if values.shape != x.shape[:1] or not np.issubdtype(values.dtype, np.integer):
+        raise UserError(
+            f"{key} must be {len(x)} integers, one a sample of x_{part}, "
+            f"not {values.dtype} {list(values.shape)}"
+        )
+
+
+def _number_of_classes(y_train: np.ndarray, y_test: np.ndarray, class_names: Sequence[str]) -> int:
+    """As many as there are names, or else as the largest label says."""
+    largest = int(max(y_train.max(), y_test.max()))
+    if class_names and largest >= len(class_names):
+        raise UserError(f"the label {largest} has no name among the {len(class_names)} class_names")
+    classes = len(class_names) or largest + 1
+    if classes < 2:
+        raise UserError("there must be at least 2 classes")
+    if classes > len(y_train) + len(y_test) + len(class_names):
+        raise UserError(f"the label {largest} is larger than the number of samples")
+    return classes
 
 
 def as_float32(name: str, values: np.ndarray) -> np.ndarray:

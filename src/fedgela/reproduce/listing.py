@@ -1,11 +1,22 @@
 """What there is to reproduce, and how much of it the ledger has."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedgela.grids import padded
 from fedgela.paper import TABLES, Cell, cells, distinct, table
-from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.ledger import Entry, read_ledger
 from fedgela.reproduce.standing import Standings
+
+
+def listed(names: Sequence[str], chosen: Sequence[Cell], ledger: Path) -> list[str]:
+    """The chosen cells of these tables, or all tables, and where the ledger is."""
+    entries = read_ledger(ledger)
+    lines = [line for name in names for line in list_table(name, chosen, entries)]
+    where = f"the ledger: {ledger}"
+    if not ledger.exists():
+        where = f"there is no ledger here ({ledger}): --ledger FILE"
+    return [*(lines or list_tables(entries)), where]
 
 
 def list_tables(entries: Sequence[Entry]) -> list[str]:
