@@ -19,12 +19,10 @@ from fedgela.training.interface import Predict
 class Scorer:
     """Asks an engine what models predict, and counts right answers by class."""
 
-    def __init__(
-        self, algorithm: FedAvg, federation: Federation, engine: Engine, own_norm: State | None = None
-    ) -> None:
-        """`own_norm` is the BatchNorm that every client begins with, where it never travels."""
+    def __init__(self, algorithm: FedAvg, federation: Federation, engine: Engine, own_norm: State) -> None:
+        """`own_norm` is the BatchNorm that every client begins with, where it never travels; else empty."""
         self.algorithm = algorithm
-        self.own_norm = own_norm or {}
+        self.own_norm = own_norm
         self.federation = federation
         self.engine = engine
         self.labels = federation.data.y_test.cpu()

@@ -51,7 +51,7 @@ class Tracker:
         net: Net,
         federation: Federation,
         engine: Engine,
-        stays: Collection[str] = (),
+        stays: Collection[str],
     ) -> None:
         """`stays` are entries of a model that are a client's own whatever the method (local BatchNorm)."""
         self.track = frozenset(experiment.track)

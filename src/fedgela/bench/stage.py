@@ -126,7 +126,7 @@ class Stage:
         except OSError:
             raise self._died() from None
 
-    def _answer(self, look: Callable[[], None] | None = None) -> Any:
+    def _answer(self, look: Callable[[], None] | None) -> Any:
         deadline = time.monotonic() + PATIENCE
         while not self._connection.poll(SAMPLING if look else PATIENCE):
             if look is not None:

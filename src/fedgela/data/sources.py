@@ -55,7 +55,7 @@ def load_dataset(
     return dataclasses.replace(data, augment=augment)
 
 
-def as_path(name: str, data_dir: str | None = None) -> Path | None:
+def as_path(name: str, data_dir: str | None) -> Path | None:
     """The user's own folder or file that `name` means; None where it is a data set's name.
 
     What looks like a path is one; a bare word is a folder only where no data set has that name.

@@ -43,8 +43,8 @@ def own_tests(
 
 def split_off(
     y: npt.NDArray[np.integer],
-    client: npt.NDArray[np.integer] | None = None,
-    group: npt.NDArray[np.generic] | None = None,
+    client: npt.NDArray[np.integer] | None,
+    group: npt.NDArray[np.generic] | None,
 ) -> npt.NDArray[np.bool_]:
     """The same, where there may be none. All samples of a group are on one side."""
     if group is None:

@@ -25,7 +25,7 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def make_certificates(folder: Path, host: str, days: int = DAYS) -> None:
+def make_certificates(folder: Path, host: str, days: int) -> None:
     """ca.crt, server.crt and server.key. The authority's own key is not kept: nobody can sign another."""
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # clocks differ
     authority = ec.generate_private_key(ec.SECP384R1())

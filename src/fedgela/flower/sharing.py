@@ -68,7 +68,7 @@ class SiteServer(Server):
 # -- on the server ---------------------------------------------------------------------------------
 
 
-def problem(task: str, shared: State, C: int, tested: Tensor | None = None) -> str | None:
+def problem(task: str, shared: State, C: int, tested: Tensor | None) -> str | None:
     """Why what a site shares cannot be used, if it cannot; `tested` [C] is what it told when it joined."""
     allowed = shapes(task, C)
     for name, value in shared.items():

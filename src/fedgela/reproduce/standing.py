@@ -136,7 +136,7 @@ def of_the_paper(entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
     return known, strange
 
 
-def best_values(standings: Iterable[Standing], metric: str, when: str = "best") -> dict[Draw, float]:
+def best_values(standings: Iterable[Standing], metric: str, when: str) -> dict[Draw, float]:
     """The largest of several standings' values, by draw."""
     found: dict[Draw, float] = {}
     for standing in standings:

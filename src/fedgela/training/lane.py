@@ -77,7 +77,7 @@ class Objective(nn.Module):
     """A method's loss as a module, so that `functional_call` can put weights into the net beneath it. Its x
     are samples, or, if they are ready, the net's inputs."""
 
-    def __init__(self, net: Net, loss: Loss, data: Dataset, ready: bool = False) -> None:
+    def __init__(self, net: Net, loss: Loss, data: Dataset, ready: bool) -> None:
         super().__init__()
         self.net = net
         self.loss = loss
