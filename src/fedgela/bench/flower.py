@@ -20,15 +20,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from fedgela.bench.contender import Contender
 from fedgela.bench.plain import Plain, state_of
-from fedgela.bench.turns import Turns
+from fedgela.bench.turns import InTurns
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.resolve import resolve
 
 
-class Flower(Contender):
+class Flower(InTurns):
     includes = "messages, training, local models on their clients' test sets, average, global model"
     threaded = False  # an actor a core, one thread each
 
@@ -43,15 +42,8 @@ class Flower(Contender):
             return train_one(text, message, context)
 
         self.client_app = client_app
-        self.turns = Turns(self._simulate)
 
-    def round(self) -> None:
-        self.turns.play()
-
-    def close(self) -> None:
-        self.turns.close()
-
-    def _simulate(self, end_of_round: Callable[[], None]) -> None:
+    def simulate(self, end_of_round: Callable[[], None]) -> None:
         server, clients = self.server, len(self.server.clients)
         server_app = ServerApp()
 

@@ -11,20 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgela.bench.contender import Contender
 from fedgela.bench.plain import EVALUATION_BATCH, Samples
-from fedgela.bench.turns import Turns
+from fedgela.bench.turns import InTurns
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.nets import initial_net
 
 
-class Fluke(Contender):
+class Fluke(InTurns):
     includes = "training, local models on their clients' test sets (post_fit), average, global model (server)"
-
-    def __init__(self, experiment: Experiment, federation: Federation) -> None:
-        super().__init__(experiment, federation)
-        self.turns = Turns(self._simulate)
 
     @property
     def samples(self) -> int:
@@ -32,16 +27,7 @@ class Fluke(Contender):
         sizes: list[int] = self.federation.train.sizes.tolist()
         return e.epochs * sum(n - (n % e.batch_size == 1) for n in sizes)
 
-    def round(self) -> None:
-        self.turns.play()
-
-    def use_threads(self, threads: int) -> None:
-        self.turns.use_threads(threads)
-
-    def close(self) -> None:
-        self.turns.close()
-
-    def _simulate(self, end_of_round: Callable[[], None]) -> None:
+    def simulate(self, end_of_round: Callable[[], None]) -> None:
         _make_torchvision_importable()
         from fluke import DDict, FlukeENV
         from fluke.algorithms.fedavg import FedAVG

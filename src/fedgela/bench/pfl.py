@@ -25,37 +25,26 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgela.bench.contender import Contender
 from fedgela.bench.plain import EVALUATION_BATCH, Samples
-from fedgela.bench.turns import Turns
+from fedgela.bench.turns import InTurns
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.nets import initial_net
 
 
-class Pfl(Contender):
+class Pfl(InTurns):
     includes = "training, average, global model on the test set, local models on their clients' test sets"
 
     def __init__(self, experiment: Experiment, federation: Federation) -> None:
         super().__init__(experiment, federation)
         os.environ["PFL_PYTORCH_DEVICE"] = str(self.device)
         self.net = _WithLoss(initial_net(experiment, federation.data).to(experiment.device))
-        self.turns = Turns(self._simulate)
 
     @property
     def samples(self) -> int:
         return self.experiment.epochs * int(self.federation.train.sizes.sum())
 
-    def round(self) -> None:
-        self.turns.play()
-
-    def use_threads(self, threads: int) -> None:
-        self.turns.use_threads(threads)
-
-    def close(self) -> None:
-        self.turns.close()
-
-    def _simulate(self, end_of_round: Callable[[], None]) -> None:
+    def simulate(self, end_of_round: Callable[[], None]) -> None:
         asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks the thread that it runs in for one
         e, data = self.experiment, self.federation.data
         clients = range(self.federation.clients)

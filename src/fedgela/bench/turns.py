@@ -5,6 +5,10 @@ from collections.abc import Callable
 
 import torch
 
+from fedgela.bench.contender import Contender
+from fedgela.config import Experiment
+from fedgela.data import Federation
+
 
 class _Over(BaseException):
     """Ends the framework's loop; no `except Exception` of its own keeps it."""
@@ -73,3 +77,24 @@ class Turns:
         finally:
             self._done = True
             self._ended.release()
+
+
+class InTurns(Contender):
+    """A contender whose framework offers nothing but 'run n rounds', which `simulate` does."""
+
+    def __init__(self, experiment: Experiment, federation: Federation) -> None:
+        super().__init__(experiment, federation)
+        self.turns = Turns(self.simulate)
+
+    def simulate(self, end_of_round: Callable[[], None]) -> None:
+        """Rounds without end, with a call after each."""
+        raise NotImplementedError
+
+    def round(self) -> None:
+        self.turns.play()
+
+    def use_threads(self, threads: int) -> None:
+        self.turns.use_threads(threads)
+
+    def close(self) -> None:
+        self.turns.close()
