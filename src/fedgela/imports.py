@@ -72,6 +72,11 @@ def is_installed(file: str) -> bool:
     return any(Path(file).is_relative_to(folder) for folder in (*folders, Path(__file__).parent))
 
 
+def is_ours(thing: object) -> bool:
+    """Whether its class is one of this package's."""
+    return type(thing).__module__.startswith("fedgela.")
+
+
 def told(error: Exception) -> str:
     """An exception of a user's own code in one line, with the place that raised it."""
     text = " ".join(str(error).split())

@@ -24,18 +24,18 @@ from fedgela.runfolder import RunFolder
 from fedgela.runs import Listener
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _figures(record: Record) -> str:
     """Without any answer a federation's round has neither a loss nor an accuracy of local models."""
-    parts = [f"loss {_number(record.get('train_loss'), 4)}"]
+    parts = [f"loss {number(record.get('train_loss'), 4)}"]
     if "GA" in record:
-        parts.append(f"GA {_number(record['GA'], 2)}")
+        parts.append(f"GA {number(record['GA'], 2)}")
         # a G-FL method's PA is known after fine-tuning only; until then there is the local accuracy
         name, label = ("PA", "PA") if "PA" in record else ("local_accuracy", "local")
-        parts.append(f"{label} {_number(record.get(name), 2)}")
+        parts.append(f"{label} {number(record.get(name), 2)}")
     return "  ".join(parts)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgela.failures import ERROR
-from fedgela.progress import duration
+from fedgela.progress import duration, number
 from fedgela.runfolder import RESULT
 from fedgela.runs import command_of_a_federation
 from fedgela.seeds import holds_seeds
@@ -60,10 +60,6 @@ def stage_of(run: Seen) -> str:
     return run.stage
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 def _pace(run: Seen) -> list[str]:
     each, left = run.seconds_a_round, run.seconds_left
     parts = [f"{duration(each)} a round"] if each is not None else []
@@ -84,11 +80,11 @@ def rows_of(run: Seen) -> list[tuple[str, str]]:
     for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
         if summary is not None:
             key = "local_accuracy" if name == "local" else name
-            best = f"best {_number(summary['best'])} (round {summary['best_round']})"
-            rows.append((name, f"{_number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
+            best = f"best {number(summary['best'])} (round {summary['best_round']})"
+            rows.append((name, f"{number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
     loss = run.last("train_loss")
     if loss is not None:
-        rows.append(("loss", f"{_number(loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
+        rows.append(("loss", f"{number(loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
     if run.diverged_round:
         rows.append(("diverged", f"the training loss became infinite or NaN in round {run.diverged_round}"))
     if run.checkpoints:
@@ -105,10 +101,10 @@ def line_of(run: Seen) -> str:
     label, personal = run.personal()
     for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
         if summary is not None:
-            parts.append(f"{name} {_number(summary['last'])} (best {_number(summary['best'])})")
+            parts.append(f"{name} {number(summary['last'])} (best {number(summary['best'])})")
     loss = run.last("train_loss")
     if loss is not None:
-        parts.append(f"loss {_number(loss, 4)}")
+        parts.append(f"loss {number(loss, 4)}")
     if run.diverged_round:
         parts.append(f"diverged in round {run.diverged_round}")
     return "  ".join(parts + _pace(run))
@@ -165,7 +161,7 @@ def _table(look: Look, wide: bool) -> RenderableType:
         mark = "*" if label == "local" and personal else ""
         local = local or bool(mark)
         numbers = [GA.get("last"), GA.get("best"), (personal or {}).get("last"), (personal or {}).get("best")]
-        cells = [_number(number) for number in numbers]
+        cells = [number(value) for value in numbers]
         each, left = run.seconds_a_round, run.seconds_left
         table.add_row(
             escape(run.name) + (" †" if run.diverged_round else ""),
@@ -173,7 +169,7 @@ def _table(look: Look, wide: bool) -> RenderableType:
             f"{run.done}/{run.experiment.rounds}",
             *cells[:3],
             cells[3] + mark,
-            _number(run.last("train_loss"), 4 if wide else 3),
+            number(run.last("train_loss"), 4 if wide else 3),
             *([_trend(run, "GA")] if wide else []),
             duration(each) if each is not None else "-",
             duration(round(left)) if left is not None and run.stage == "running" else "",

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.errors import UserError
+from fedgela.imports import is_ours
 from fedgela.models import Net
 from fedgela.training.eager import EagerEngine
 from fedgela.training.interface import Engine
@@ -156,7 +157,7 @@ def batchable(net: Net, by_our_kernels: bool = False) -> bool:
             if by_our_kernels and not fits(part):
                 return False
         # of ours, what is not made of other modules (an L2 norm) is plain tensor code
-        elif not (any(part.children()) or isinstance(part, BATCHABLE) or _is_ours(part)):
+        elif not (any(part.children()) or isinstance(part, BATCHABLE) or is_ours(part)):
             return False
     return True
 
@@ -171,10 +172,6 @@ def _shares_weights(net: Net) -> bool:
 def _is_fused(net: Net) -> bool:
     """Whether kernels of ours do what compiling would: of BatchNorm, and not of what may be in its place."""
     return net.backbone.fused and any(isinstance(part, nn.BatchNorm2d) for part in net.backbone.modules())
-
-
-def _is_ours(part: nn.Module) -> bool:
-    return type(part).__module__.startswith("fedgela.")
 
 
 def _gpus(experiment: Experiment) -> int:

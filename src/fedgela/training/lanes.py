@@ -12,9 +12,10 @@ from torch.func import functional_call
 
 from fedgela.data import Dataset
 from fedgela.errors import UserError, first_line
+from fedgela.imports import is_ours
 from fedgela.models import Net, State
 from fedgela.training.groups import groups_of
-from fedgela.training.interface import Job, Loss, Outcome, Plan, Predict, Question
+from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
 from fedgela.training.optimiser import Optimiser
 from fedgela.training.recurrent import is_recurrent, keep_weights_in_place
@@ -94,7 +95,8 @@ class LaneEngine:
             yield from outcomes
             return
         trained = self._train_as_it_can(plan, jobs)
-        yield from trained if _is_ours(plan.loss) else self._without_draws(trained, gpus)
+        ours = is_ours(getattr(plan.loss, "__self__", None))
+        yield from trained if ours else self._without_draws(trained, gpus)
 
     def _train_as_it_can(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """A user's own loss, or net, may be one that vmap cannot take, as where it looks at values or has
@@ -315,11 +317,6 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
         if weight.dim() == 4:  # not those of a Conv3d, which have no such form
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return there
-
-
-def _is_ours(loss: Loss) -> bool:
-    method = getattr(loss, "__self__", None)
-    return type(method).__module__.startswith("fedgela.")
 
 
 def _generators(gpus: Sequence[torch.device]) -> list[Tensor]:
