@@ -40,6 +40,7 @@ class FederatedServer(Server):
         federation: Federation,
         terms: Terms,
         exchange: Exchange,
+        *,
         statistics: State,
         normalisation: State,
         has_test_set: bool,

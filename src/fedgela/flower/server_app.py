@@ -185,14 +185,14 @@ class Gathering:
             federation_of_sites(data, sizes, tested),
             self.terms,
             self.exchange,
-            statistics,
-            normalisation,
-            self.test_data is not None,
-            self.note,
-            joined,
-            self.refused,
-            lambda sites: self.ask("join", sites),
-            self.releases,
+            statistics=statistics,
+            normalisation=normalisation,
+            has_test_set=self.test_data is not None,
+            note=self.note,
+            joined=joined,
+            refused=self.refused,
+            join=lambda sites: self.ask("join", sites),
+            releases=self.releases,
         )
         check_weights_travel(server)
         return server
