@@ -471,6 +471,16 @@ def phi_forms() -> list[str]:
     return lines
 
 
+def many_classes() -> list[str]:
+    """CIFAR-100 on validation data, by Phi and E_W; the best GA first."""
+    lines = ["| method | setting | GA | local accuracy | by class |", "|---|---|---|---|---|"]
+    for row in sorted(rows_of("cifar100-simple-cnn"), key=lambda row: -row["GA"]):
+        figures = [f"{row[key]:.1f}" for key in ("GA", "local_accuracy", "local_accuracy_balanced")]
+        name, setting = method_of(row["settings"]), chosen(row["settings"]) or "–"
+        lines.append(f"| {name} | {setting} | " + " | ".join(figures) + " |")
+    return lines
+
+
 def alignment() -> list[str]:
     """Mean cosine of clients' features with their class's vector, by the class's share of them; and GA."""
     found = _data("alignment")
@@ -509,6 +519,7 @@ def render(marker: str) -> list[str]:
         "growth": growth,
         "keys": keys,
         "length-and-form": length_and_form,
+        "many-classes": many_classes,
         "measured": measured,
         "phi-forms": phi_forms,
         "phi-measured": phi_measured,
