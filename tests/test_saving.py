@@ -1,5 +1,6 @@
 """A run does not wait for its disk, and what it writes beside its rounds is as safe as before."""
 
+import errno
 import multiprocessing
 import threading
 import time
@@ -14,7 +15,7 @@ from fedgela.evaluation import Record
 from fedgela.files import read_entries, read_tensors
 from fedgela.models import State
 from fedgela.resolve import resolve
-from fedgela.runfolder import FolderStore, RunFolder, Snapshot
+from fedgela.runfolder import METRICS, FolderStore, RunFolder, Snapshot
 from fedgela.runs import Listener, Stopped
 from fedgela.saving import Saver
 from fedgela.server import Server
@@ -169,6 +170,14 @@ def test_a_full_disk_ends_the_run_before_the_next_checkpoint_is_due(
             assert not saver.is_due(7)
             time.sleep(0.01)
     saver._thread.shutdown()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / METRICS).symlink_to("/dev/full")
+    with pytest.raises(OSError, match=METRICS) as error:
+        RunFolder(tmp_path).append({"round": 1})
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_a_run_that_is_stopped_waits_for_its_checkpoint(

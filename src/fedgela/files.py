@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,28 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     """An OSError names `path`, and leaves nothing behind: half a file would keep a full disk full."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_folder(path.parent)
-    except OSError as error:
+        with named(path):
+            with temporary.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+            sync_folder(path.parent)
+    except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An OSError from within names this file: those of write and fsync name none."""
+    try:
+        yield
+    except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # write and fsync name no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def sync_folder(folder: Path) -> None:

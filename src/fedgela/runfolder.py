@@ -30,6 +30,7 @@ from fedgela.evaluation import Record
 from fedgela.files import (
     TEMPORARY,
     checksum,
+    named,
     read_entries,
     read_tensors,
     write_atomically,
@@ -328,7 +329,8 @@ class RunFolder:
     # -- metrics -----------------------------------------------------------------------------------
 
     def append(self, record: Record) -> None:
-        with (self.path / METRICS).open("a") as file:
+        path = self.path / METRICS
+        with named(path), path.open("a") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def cut_metrics(self, size: int) -> None:
