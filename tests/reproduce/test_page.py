@@ -180,6 +180,24 @@ def test_rounds_to_fedavgs_best(make_entry) -> None:
     assert "| 0 | - | - | - | - |" in row(table, "FedRep")
 
 
+def test_rounds_to_fedavgs_best_are_told_of_shorter_runs_too_without_a_mark(make_entry) -> None:
+    curves = {"fedavg": [10.0, 30.0, 40.0, 40.0], "fedgela": [20.0, 45.0, 45.0, 45.0]}
+    entries = [make_entry(f"{WHERE}/{m}", line={"GA_by_round": tuple(c)}) for m, c in curves.items()]
+    text = shown(entries)
+    assert row(section(text, "Table 9"), "FedGELA").endswith("| 0 | 67 | 2 | 1.49x | 1.50x |")
+    assert "50 of 100 rounds" in text.split("## Notes")[1]
+    assert "| all | different runs | 577 | 2 | 2 |" in text  # the longer runs have not been made
+
+
+def test_a_longer_run_takes_the_place_of_its_beginning(make_entry) -> None:
+    short, long = f"{WHERE}/fedavg", "communication/cifar10/full-dir0.1/fedavg"
+    entries = [
+        make_entry(id, line={"GA_by_round": (10.0,) * n + (40.0,)}) for id, n in ((short, 2), (long, 6))
+    ]
+    assert shown(entries).count("| 0 | 100 | 7 | 1x | 1.00x |") == 1
+    assert "| 0 | 100 | 3 |" not in shown(entries)
+
+
 def test_a_line_that_this_version_cannot_read_says_so(make_entry) -> None:
     entry = make_entry(f"{WHERE}/fedavg")
     old = entry.model_copy(update={"config": {**entry.config, "forgotten": 1}})

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -187,21 +187,6 @@ def _same(new: Entry, held: Entry) -> bool:
         and set(new.cells) <= set(held.cells)
         and new.settings_hash() == held.settings_hash()
     )
-
-
-def lines_of(
-    entries: Iterable[Entry], cell: str, config_hash: str, seed: int, precision: str | None = None
-) -> list[Entry]:
-    """A cell's runs in the ledger, of any precision unless one is asked for. A run of the same settings whose
-    angles were not recorded does not count for a cell about angles: it does not list it."""
-    return [
-        entry
-        for entry in entries
-        if cell in entry.cells
-        and entry.seed == seed
-        and precision in (None, entry.precision)
-        and entry.settings_hash() == config_hash
-    ]
 
 
 def remembered_variant(entries: Sequence[Entry], fingerprint: str) -> str:

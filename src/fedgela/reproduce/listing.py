@@ -27,9 +27,8 @@ def list_tables(entries: Sequence[Entry]) -> list[str]:
     for name in TABLES:
         source, listed = table(name), cells(name)
         rows.append((name, source.number, str(len(listed)), str(len(standings.tried(listed))), source.title))
-    runs = distinct(cells())
-    tried = len(standings.tried(runs))
-    told = f"{len(cells())} cells, {len(runs)} different runs, {tried} of them in the ledger"
+    runs, tried = len(distinct(cells())), len(standings.tried_runs())
+    told = f"{len(cells())} cells, {runs} different runs, {tried} of them in the ledger"
     return [*_columns([head, *rows]), told]
 
 

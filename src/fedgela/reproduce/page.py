@@ -59,6 +59,8 @@ def _introduction() -> list[Block]:
             "next, which a maximum rewards. ▲ marks a mean that reaches the paper's number, ▼ one that does "
             "not, each with the difference; another model, data set or split than the paper's is another "
             "task, and gets neither; a copy of the data set that was encoded again counts as that data set. "
+            "Rounds to FedAvg's best GA (Table 9) are within the rounds that were run, '-' where it is not "
+            "reached in them: with fewer rounds than the paper's the target is another, and has no mark. "
             "A raised number refers to a note: fewer rounds, other data or other settings than the paper's."
         ),
     ]
@@ -77,9 +79,7 @@ def _overview(standings: Standings) -> Grid:
                 *map(str, (len(listed), len(tried), len(exact))),
             )
         )
-    everything = cells()
-    runs = distinct(everything)
-    tried = standings.tried(runs)
+    runs, tried = distinct(cells()), standings.tried_runs()
     exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
     rows.append(("all", "different runs", *map(str, (len(runs), len(tried), len(exact)))))
     return Grid(("table", "what", "cells", "tried", "of these as in the paper"), rows)

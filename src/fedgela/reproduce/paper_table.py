@@ -141,7 +141,9 @@ def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -
             else:
                 numbers = [float(pair[place] or 0) for pair in reached.values()]
                 text = mean_std(spread(numbers), unit="x") if metric == "speedup" else _count(numbers)
-                fields.append((text, _quick(printed, numbers)))
+                # FedAvg's best GA within fewer rounds, or of another task, is another target
+                same_target = standing.comparable and standing.is_whole
+                fields.append((text, _quick(printed, numbers) if same_target else ""))
         rows.append(fields)
     return Grid(("method", "seeds", "rounds paper", "rounds ours", "speedup paper", "speedup ours"), rows)
 

@@ -8,7 +8,8 @@ from math import ceil
 from typing import Any
 
 from fedgela.measures import reaching_fedavg
-from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, experiment_of
+from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, distinct, experiment_of
+from fedgela.reproduce.counting import cells_of
 from fedgela.reproduce.ledger import ORIGINAL, Entry
 from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
 from fedgela.reproduce.sizes import OFFICIAL
@@ -37,6 +38,11 @@ class Standing:
     @property
     def rounds(self) -> int:
         return max(entry.rounds_run for entry in self.entries.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was run for as many rounds as the paper's."""
+        return self.rounds == self.cell.config["rounds"]
 
     @property
     def conditions(self) -> Conditions:
@@ -75,8 +81,10 @@ class Standings:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         by_cell: dict[str, list[Entry]] = {}
+        self._named: set[str] = set()  # ids that lines have, not only count for
         for entry in entries:
-            for id in entry.cells:
+            self._named.update(entry.cells)
+            for id in cells_of(entry):
                 if not _has_a_cell_of_its_own(entry, id):
                     by_cell.setdefault(id, []).append(entry)
         self._of = {cell.id: _standings(cell, by_cell[cell.id]) for cell in cells() if cell.id in by_cell}
@@ -94,6 +102,10 @@ class Standings:
 
     def tried(self, chosen: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in chosen if cell.id in self._of]
+
+    def tried_runs(self) -> list[Cell]:
+        """A cell for each different run that the ledger has, in full or with fewer rounds."""
+        return [cell for cell in self.tried(distinct(cells())) if cell.id in self._named]
 
     def under(self, conditions: Conditions, cell: Cell) -> list[Standing]:
         """A cell's standings: one, or several of a method that was run with several settings."""

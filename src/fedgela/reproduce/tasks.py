@@ -14,8 +14,9 @@ from fedgela.failures import forget_failure, keep_failure
 from fedgela.paper import Cell
 from fedgela.progress import View
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
+from fedgela.reproduce.counting import lines_of
 from fedgela.reproduce.entries import entry_of_run, federation_at_hand
-from fedgela.reproduce.ledger import Entry, append, lines_of, read_ledger
+from fedgela.reproduce.ledger import Entry, append, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
 from fedgela.reproduce.settings import hash_of, method_of
 from fedgela.reproduce.sizes import Rates, images_of_a_round
