@@ -145,6 +145,7 @@ def test_wrong_types_and_names_are_errors_that_name_the_key(key: str, value: obj
         ("sample", 0), ("lr", 0), ("lr", -0.1), ("lr", math.inf), ("lr", math.nan), ("lr", 10**400),
         ("momentum", 1), ("momentum", -0.1), ("weight_decay", -1e-4), ("weight_decay", math.inf),
         ("clip_norm", -1), ("clip_norm", math.nan), ("server_lr", 0), ("server_momentum", 1),
+        ("server_average", 1), ("server_average", -0.5),
         ("validation", 1), ("validation", -0.1), ("seed", -1), ("seed", 2**63), ("partition_seed", -1),
         ("eval_every", 0), ("finetune_epochs", -1), ("checkpoint_every", 0), ("projection", 0),
         ("threads", 0), ("min_samples", -1),

@@ -107,6 +107,10 @@ KILLED = {
         {"algorithm": MODEL, "sample": 2, "eval_every": 2},
         [kill_while_writing("clients"), kill_after(RNG.uniform(0, 0.3)), kill_while_writing("checkpoints")],
     ),
+    "averaged over rounds": (
+        {"algorithm": MODEL, "sample": 2, "server_average": 0.8},
+        [kill_while_writing("checkpoints"), kill_after(RNG.uniform(0, 0.3))],
+    ),
     "local": (
         {"algorithm": "local", "sample": 3, "checkpoint_every": 3},
         [kill_after(RNG.uniform(0, 0.3)), kill_while_writing("checkpoints")],
@@ -160,8 +164,11 @@ def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
         assert outcome_of(folder) == outcome_of(tmp_path / "whole")
 
 
-def test_a_run_interrupted_in_every_round_still_ends_the_same(npz: Path, tmp_path: Path) -> None:
-    experiment = tiny(npz, sample=2, rounds=4)
+@pytest.mark.parametrize("changes", [{}, {"server_average": 0.9}])
+def test_a_run_interrupted_in_every_round_still_ends_the_same(
+    npz: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    experiment = tiny(npz, sample=2, rounds=4, **changes)
     runs.run(experiment, tmp_path / "whole")
     run_until(experiment, tmp_path / "cut", 0)
     for round in range(1, 5):

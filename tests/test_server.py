@@ -14,7 +14,7 @@ from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State
-from fedgela.resolve import resolve
+from fedgela.resolve import resolve, worth_knowing
 from fedgela.server import Server
 from fedgela.training import Plan, Question
 from fedgela.training.interface import batches
@@ -358,6 +358,52 @@ def test_a_server_rate_alone_keeps_nothing_between_rounds(npz: Path) -> None:
 def test_a_server_rate_of_one_without_momentum_is_plain_averaging(npz: Path) -> None:
     progress, _ = play(serve(tiny(npz, algorithm="fedavg")))
     assert progress.server.private == {}
+
+
+@pytest.mark.usefixtures("norm_net")
+def test_GA_is_of_the_average_over_rounds_and_clients_begin_with_the_server_s(npz: Path) -> None:
+    changes = {"model": "norm", "algorithm": FEDGELA, "sample": 2, "rounds": 4}
+    plain, averaging = serve(tiny(npz, **changes)), serve(tiny(npz, **changes, server_average=0.6))
+    alone, progress = plain.begin(), averaging.begin()
+    union = torch.arange(len(plain.federation.data.y_test))
+    expected: State = {}
+    for earlier in (0.0, 1 / 2, 0.6, 0.6):  # their plain mean at first
+        plain.step(alone)
+        record = averaging.step(progress)
+        for name, value in alone.server.model.items():
+            assert torch.equal(progress.server.model[name], value)  # training goes on as without
+            before = expected.get(name, value).double()
+            expected[name] = earlier * before + (1 - earlier) * value.double()
+        for name, value in progress.global_model.items():
+            torch.testing.assert_close(value.double(), expected[name], rtol=1e-5, atol=1e-7)
+        assert record["GA"] == pytest.approx(accuracy(averaging, progress.global_model, union))
+    averaged, last = progress.global_model, progress.server.model
+    assert (
+        averaged["head.classifier.weight"] is last["head.classifier.weight"]
+    )  # the ETF never moves by a bit
+    assert not torch.equal(averaged["projection.weight"], last["projection.weight"])
+
+
+def test_the_average_is_what_is_fine_tuned_and_kept_as_the_best(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm="fedavg", rounds=4, sample=2, lr=0.3, server_average=0.7))
+    progress = server.begin()
+    kept: dict[int, tuple[float, State]] = {}
+    for round in range(1, 5):
+        GA = server.step(progress)["GA"]
+        kept[round] = GA, progress.global_model
+    best = max(kept, key=lambda round: kept[round][0])  # the first of equals
+    assert progress.best_round == best
+    assert progress.best_model is kept[best][1]
+    finished = server.finish(progress)
+    right, total = server.finetuned(progress.global_model, 4, range(server.federation.clients), {})
+    assert finished["last"]["by_client"] == pytest.approx((100 * right.sum(1) / total.sum(1)).tolist())
+
+
+def test_a_method_without_a_global_model_averages_nothing(npz: Path) -> None:
+    experiment = tiny(npz, algorithm="fedrep", server_average=0.9)
+    assert play(serve(experiment))[0].averaged == {}
+    told = worth_knowing(experiment, *resolve(experiment))
+    assert any("server_average does nothing: FedRep has no global model" in line for line in told)
 
 
 @pytest.mark.parametrize("changes", [{}, {"server_momentum": 0.9, "server_lr": 0.3}, {"weight_decay": 5.0}])

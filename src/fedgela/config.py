@@ -176,6 +176,7 @@ class Experiment(BaseModel):
     )
     server_lr: Annotated[float, Field(gt=0)] = 1.0  # factor of the averaged change
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # FedAvgM
+    server_average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # GA is of an average over rounds; 0 is off
 
     # what is measured and kept
     eval_every: Count = 1  # rounds; the last is always evaluated

@@ -135,6 +135,8 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
     lines = noted(asked, partition, federation)
     if not asked.pretrained and not is_hub_model(model):
         lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
+    if resolved.server_average > 0 and resolved.algorithm.GA_of != "global":
+        lines.append(f"server_average does nothing: {resolved.algorithm.title} has no global model")
     empty = federation.nowhere
     if empty and not federation.data.class_names:
         lines.append(

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedgela.algorithms import ServerState, Update
@@ -46,12 +47,32 @@ class Progress:
     best_model: State = field(default_factory=dict)  # of the best GA so far
     # where BatchNorm does not travel: what clients that have trained since then had of it in the best round
     best_norms: dict[int, State] = field(default_factory=dict)
+    averaged: State = field(default_factory=dict)  # of the rounds' global models; empty where not asked for
+
+    @property
+    def global_model(self) -> State:
+        """The one that is measured and kept: the server's, or the average over rounds. Clients always begin
+        with the server's."""
+        return self.averaged or self.server.model
+
+    def average(self, earlier: float) -> None:
+        """Take the server's model into the average, beside which the earlier ones have this weight: their
+        plain mean at first, so that the first round's does not stay in it for long."""
+        newest = max(1 - earlier, 1 / self.round)
+        before = self.averaged or self.server.model
+        self.averaged = {
+            # what no round changes, such as a fixed ETF, stays the very same tensor
+            name: value
+            if value is before[name] or not value.is_floating_point()
+            else torch.lerp(before[name], value, newest)
+            for name, value in self.server.model.items()
+        }
 
     def keep_best(self, GA: float | None) -> None:
         """Remember the global model of this round, if none before it was as good."""
         if GA is not None and self.best_GA < GA:
             self.best_GA, self.best_round = GA, self.round
-            self.best_model, self.best_norms = self.server.model, {}
+            self.best_model, self.best_norms = self.global_model, {}
 
 
 @dataclass(frozen=True)

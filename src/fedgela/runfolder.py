@@ -189,11 +189,9 @@ class RunFolder:
     ) -> Snapshot:
         server = progress.server
         groups = {"model": server.model, "extra": server.extra, "private": server.private}
-        groups["best"] = {
-            name: value
-            for name, value in progress.best_model.items()
-            if value is not progress.server.model[name]  # a fixed ETF, or the last round is the best
-        }
+        for name, model in (("best", progress.best_model), ("averaged", progress.averaged)):
+            # a fixed ETF is the same in all, and the last round may be the best
+            groups[name] = {key: value for key, value in model.items() if value is not server.model[key]}
         groups["best_norms"] = {
             f"{client}/{name}": value
             for client, norm in progress.best_norms.items()
@@ -207,6 +205,7 @@ class RunFolder:
             "round": progress.round,
             "best_round": progress.best_round,
             "best_GA": progress.best_GA,
+            "averages": bool(progress.averaged),
             "metrics_bytes": len(metrics),
             "metrics_checksum": checksum(metrics),
             "seconds": seconds,
@@ -321,6 +320,7 @@ class RunFolder:
             best_GA=note["best_GA"],
             best_model={**model, **groups.get("best", {})} if note["best_round"] else {},
             best_norms=norms,
+            averaged={**model, **groups.get("averaged", {})} if note.get("averages") else {},
             **groups["tally"],
         )
         settings = note.get("settings", {})

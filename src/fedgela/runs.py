@@ -297,7 +297,7 @@ def _go_on(
         old.unlink()
     if server.algorithm.GA_of == "global":
         result["models"] = {
-            "last": write_tensors(folder.models, "global-last", progress.server.model),
+            "last": write_tensors(folder.models, "global-last", progress.global_model),
             "best": write_tensors(folder.models, "global-best", progress.best_model),
         }
     write_json(folder.path / RESULT, result)

@@ -73,7 +73,7 @@ class Scorer:
         union_totals = totals.sum(dim=0)
         record: Record = {}
         if algorithm.GA_of == "global" or algorithm.PA_of == "global":
-            predicted = self.by_global(progress.server.model, self.union)
+            predicted = self.by_global(progress.global_model, self.union)
             record |= accuracy("GA", self.right(predicted, self.union), union_totals)
             if algorithm.PA_of == "global":
                 record |= mean_accuracy("PA", self._right_by_client(predicted), totals)

@@ -141,6 +141,8 @@ class Server:
             # FedBN has no global BatchNorm: for the global model's evaluation only, the mean of this round's
             server = progress.server
             progress.server = replace(server, model={**server.model, **average(norms)})
+        if self.experiment.server_average > 0 and self.algorithm.GA_of == "global":
+            progress.average(self.experiment.server_average)
 
         record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
@@ -165,7 +167,7 @@ class Server:
         classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
         record |= self._angles(progress, selected, classifiers)
         if self.tracker is not None:
-            record |= self.tracker.server(progress.server.model, self._present(selected))
+            record |= self.tracker.server(progress.global_model, self._present(selected))
             tracked = [visit.tracked for visit in visits if visit.tracked is not None]
             record |= self.tracker.mean_over_clients(tracked)
         return record
@@ -321,7 +323,7 @@ class Server:
         if classifiers:
             record |= mean_angles("clients", torch.stack(list(classifiers)), present)
         if self.algorithm.GA_of == "global":  # else the server's classifier is nobody's: it was never trained
-            record |= mean_angles("server", self._classifier(progress.server.model, {}), present)
+            record |= mean_angles("server", self._classifier(progress.global_model, {}), present)
         return record
 
     def _present(self, clients: Sequence[int]) -> Tensor:
@@ -347,7 +349,7 @@ class Server:
             name = "PA" if self.algorithm.PA_of == "finetuned" else "PA_finetuned"
             for which, round, model, norms in (
                 ("best", progress.best_round, progress.best_model, progress.best_norms),
-                ("last", progress.round, progress.server.model, {}),
+                ("last", progress.round, progress.global_model, {}),
             ):
                 if which == "last" and round == progress.best_round:
                     record["last"] = record["best"]

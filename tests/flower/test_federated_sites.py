@@ -42,6 +42,24 @@ def test_sites_and_a_local_run_give_the_same_rounds(method: str, whole: Path) ->
         assert other[which]["by_client"] == pytest.approx(ours[which]["by_client"])
 
 
+@pytest.mark.parametrize("at_the_server", [True, False])
+@pytest.mark.parametrize("method", ["fedavg", "fedgela"])
+def test_an_average_over_rounds_is_measured_and_fine_tuned_as_in_a_local_run(
+    method: str, at_the_server: bool, whole: Path
+) -> None:
+    experiment = small(whole, algorithm=method, sample=2, lr=0.05, server_average=0.6)
+    test_data = whole if at_the_server else None
+    here, there = Server(*resolve(experiment)), Played(whole.parent, experiment, test_data=test_data).server()
+    mine, theirs = here.begin(), there.begin()
+    for _ in range(experiment.rounds):
+        a, b = here.step(mine), there.step(theirs)
+        assert_close(mine.global_model, theirs.global_model)
+        assert b["GA"] == pytest.approx(a["GA"])
+    ours, other = here.finish(mine), there.finish(theirs)
+    for which in ours:
+        assert other[which]["by_client"] == pytest.approx(ours[which]["by_client"])
+
+
 def test_shared_statistics_are_pooled_as_on_one_machine(whole: Path) -> None:
     experiment = small(whole, algorithm={"name": "fedgela", "phi": "paper-sqrt"}, rounds=1)
     here, there = Server(*resolve(experiment)), Played(whole.parent, experiment).server()

@@ -114,7 +114,7 @@ def _global(run: Run, checkpoint: Checkpoint, which: Which) -> tuple[State, Pred
             f"{algorithm.title} has no global model, only its clients': --client '#0' is the first"
         )
     if which == "last":
-        return progress.server.model, algorithm.predict_global, progress.round
+        return progress.global_model, algorithm.predict_global, progress.round
     if not progress.best_model:
         raise UserError(f"{run.path}: no round was evaluated, so that none is the best")
     return progress.best_model, algorithm.predict_global, progress.best_round

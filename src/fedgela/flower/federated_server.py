@@ -255,7 +255,7 @@ class FederatedServer(Server):
         if self.algorithm.GA_of == "global":
             if self.has_test_set:
                 scorer = self.scorer
-                right = scorer.right(scorer.by_global(progress.server.model, scorer.union), scorer.union)
+                right = scorer.right(scorer.by_global(progress.global_model, scorer.union), scorer.union)
                 known = torch.bincount(scorer.labels, minlength=self.federation.data.classes)
                 record |= accuracy("GA", right, known)
             else:
@@ -274,7 +274,7 @@ class FederatedServer(Server):
     def _sites_mean(self, progress: Progress) -> Record:
         tested_here = self.federation.test_counts[:, 0] > 0
         sites = [k for k in self.exchange.online() if tested_here[k] and k not in self.refused]
-        groups = {"model": self.travelling(progress.server.model)}
+        groups = {"model": self.travelling(progress.global_model)}
         right = tested = 0
         for site, (answer, _) in self._ask("score", groups, sites, progress).items():
             right += int(answer["measures"]["right"])
@@ -288,11 +288,11 @@ class FederatedServer(Server):
     def finish(self, progress: Progress) -> Record:
         self._at_the_end = progress
         if not progress.best_round:
-            progress.best_model, progress.best_round = progress.server.model, progress.round
+            progress.best_model, progress.best_round = progress.global_model, progress.round
         self.faults_before, self.faults = self.faults, {}
         measured = progress
         if self.own_norm:  # a site keeps its last BatchNorm only, and that goes with the last model
-            measured = replace(progress, best_round=progress.round, best_model=progress.server.model)
+            measured = replace(progress, best_round=progress.round, best_model=progress.global_model)
         record = super().finish(measured)
         if record and self.faults:
             record["faults"] = self.faults
