@@ -26,7 +26,7 @@ from fedgela.flower import conducting
 from fedgela.flower.demo import running, write_digits
 from fedgela.flower.folder import init
 from fedgela.flower.processes import environment, free_port, is_listening, program, stop
-from fedgela.runs import Listener
+from fedgela.listener import Listener
 
 ROUNDS, EPOCHS = 6, 2
 FIRST = 2  # earlier rounds include what is loaded once

@@ -34,7 +34,8 @@ def write_data(path: Path, clients: int) -> None:
 
 def measure(path: Path, clients: int, out: Path) -> dict[str, Any]:
     from fedgela.config import parse_experiment
-    from fedgela.runs import Listener, run
+    from fedgela.listener import Listener
+    from fedgela.runs import run
 
     class Clock(Listener):
         """Seconds from one round's end to the next one's: checkpoints included."""

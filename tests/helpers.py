@@ -27,10 +27,11 @@ from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.federation import make_federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.listener import Listener
 from fedgela.models import Backbone, Net, State
 from fedgela.resolve import resolve
 from fedgela.rounds import InMemoryStore, Progress
-from fedgela.runs import Listener, run
+from fedgela.runs import run
 from fedgela.server import Server
 from fedgela.training import Optimiser
 

@@ -13,10 +13,10 @@ import torch
 from fedgela import runs
 from fedgela.evaluation import Record
 from fedgela.files import read_entries, read_tensors
+from fedgela.listener import Listener, Stopped
 from fedgela.models import State
 from fedgela.resolve import resolve
 from fedgela.runfolder import METRICS, FolderStore, RunFolder, Snapshot
-from fedgela.runs import Listener, Stopped
 from fedgela.saving import Saver
 from fedgela.server import Server
 from helpers import Notes, outcome_of, play, serve, tiny

@@ -13,6 +13,7 @@ from fedgela import cli, runs
 from fedgela.compare import compare, experiments_of
 from fedgela.config import parse_experiment
 from fedgela.evaluation import Record
+from fedgela.listener import Listener
 from fedgela.progress import PlainView
 from fedgela.resolve import resolve
 from fedgela.seeds import resume_seeds, run_seeds
@@ -44,7 +45,7 @@ def expected_of(run: Path) -> Scalars:
     return scalars
 
 
-class Stop(runs.Listener):
+class Stop(Listener):
     def __init__(self, after: int) -> None:
         self.after = after
 

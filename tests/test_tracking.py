@@ -18,6 +18,7 @@ from fedgela.config import Experiment, parse_experiment
 from fedgela.data.federation import Federation, make_federation
 from fedgela.evaluation import Record
 from fedgela.geometry import phi
+from fedgela.listener import Listener
 from fedgela.measures import neural_collapse
 from fedgela.models import Net, State
 from fedgela.resolve import resolve
@@ -204,7 +205,7 @@ def test_a_resumed_run_tracks_as_if_it_had_never_been_interrupted(npz: Path, tmp
     experiment = tiny(npz, track=ALL, rounds=3, checkpoint_every=2)
     runs.run(experiment, tmp_path / "whole")
 
-    class Stop(runs.Listener):
+    class Stop(Listener):
         def round(self, record: Record) -> None:
             if record["round"] == 3:
                 raise KeyboardInterrupt

@@ -20,8 +20,8 @@ from rich.progress import (
 
 from fedgela.config import Experiment
 from fedgela.evaluation import Record
+from fedgela.listener import Listener
 from fedgela.runfolder import RunFolder
-from fedgela.runs import Listener
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -15,6 +15,7 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
 from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
+from fedgela.listener import Listener, Stopped
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
@@ -23,6 +24,7 @@ from fedgela.rounds import ClientStore
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
 from fedgela.server import Server
+from fedgela.tensorboard import Events
 
 # what may differ between a folder's run and the command that finds it there
 HARDWARE = (
@@ -36,28 +38,6 @@ HARDWARE = (
     "checkpoint_every",
     "tensorboard",
 )
-
-
-class Stopped(Exception):
-    """Raised by a listener after a round, to end the run there."""
-
-
-class Listener:
-    """Hears how a run goes; progress views override what they show."""
-
-    def started(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, record: Record) -> None:
-        """A round has ended. What is done by then is kept where this raises Stopped."""
-
-    def saved(self, round: int) -> None:
-        """A checkpoint is on its way to the disk: a run that ends here waits for it, and loses nothing."""
-
-    def finishing(self) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def finished(self, result: Record) -> None: ...
 
 
 def already_holds_a_run(path: Path) -> UserError:
@@ -243,8 +223,6 @@ def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) 
     if not experiment.tensorboard:
         yield listener
         return
-    from fedgela.tensorboard import Events
-
     with contextlib.closing(Events(folder, listener)) as events:
         yield events
 

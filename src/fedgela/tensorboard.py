@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from fedgela.config import Experiment
 from fedgela.evaluation import Record
-from fedgela.relay import Relay
+from fedgela.listener import Listener, Relay
 from fedgela.runfolder import RunFolder
-from fedgela.runs import Listener
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -17,8 +17,9 @@ from fedgela.flower import cli as commands
 from fedgela.flower import conducting
 from fedgela.flower.folder import FederationFolder, init
 from fedgela.flower.terms import AGREED, NOTES, STARTED, TERMS, Terms
+from fedgela.listener import Listener
 from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
-from fedgela.runs import Listener, already_holds_a_run
+from fedgela.runs import already_holds_a_run
 from fedgela.runs import resume as resume_locally
 
 Said = Callable[..., str]

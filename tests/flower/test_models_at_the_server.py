@@ -15,8 +15,9 @@ from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.files import write_json
 from fedgela.flower.terms import AGREED, TERMS
+from fedgela.listener import Listener
 from fedgela.runfolder import FolderStore, RunFolder
-from fedgela.runs import Listener, go_on
+from fedgela.runs import go_on
 from flower.sites import Played, small, write_data
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -21,7 +21,7 @@ from fedgela.flower.demo import running
 from fedgela.flower.folder import FederationFolder, SiteFolder, init
 from fedgela.flower.keys import make_key
 from fedgela.flower.processes import free_port, is_listening
-from fedgela.runs import Listener
+from fedgela.listener import Listener
 from flower.sites import CLASSES, write_data
 from helpers import tiny
 

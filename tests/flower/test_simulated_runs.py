@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgela.runs import Listener, resume, run
+from fedgela.listener import Listener
+from fedgela.runs import resume, run
 from helpers import outcome_of, tiny
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")

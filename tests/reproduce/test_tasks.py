@@ -9,6 +9,7 @@ from rich.console import Console
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.listener import Listener
 from fedgela.paper import experiment_of, find_cell
 from fedgela.progress import View
 from fedgela.reproduce import budget as budgets
@@ -19,7 +20,7 @@ from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.smoke import tiny_tasks
 from fedgela.reproduce.tasks import Task, run_tasks
 from fedgela.runfolder import RunFolder
-from fedgela.runs import Listener, run
+from fedgela.runs import run
 from helpers import outcome_of
 
 CELL = "main/cifar10/full-dir0.1/fedgela"

@@ -21,8 +21,9 @@ from fedgela.flower.processes import is_listening, last_words
 from fedgela.flower.server_app import check_possible
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import Wire
+from fedgela.listener import Listener
 from fedgela.runfolder import METRICS, RunFolder
-from fedgela.runs import Listener, already_holds_a_run
+from fedgela.runs import already_holds_a_run
 
 CHANGEABLE = ("min_sites", "round_seconds", "wait_seconds")  # terms that may change while a run goes on
 CURRENT = ".current"  # in the folder of runs: where the one is that began last

@@ -15,7 +15,7 @@ from fedgela.flower import conducting
 from fedgela.flower.folder import FederationFolder, init
 from fedgela.flower.link import Link
 from fedgela.flower.processes import free_port, start, stop
-from fedgela.runs import Listener
+from fedgela.listener import Listener
 
 HOLDINGS = ((0, 1), (2, 3), (4, 5))  # the digits of each site
 

@@ -31,11 +31,12 @@ from fedgela.flower.server_data import federation_of_sites, server_data
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, RELEASES, STARTED, TERMS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
+from fedgela.listener import Listener
 from fedgela.models import State, default_model, default_projection, resolved_model
 from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
-from fedgela.runs import Listener, go_on
+from fedgela.runs import go_on
 from fedgela.saved.sites import joined as joined_by
 
 app = ServerApp()

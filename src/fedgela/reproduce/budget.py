@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.relay import Relay
-from fedgela.runs import Listener, Stopped
+from fedgela.listener import Listener, Relay, Stopped
 
 RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
 

@@ -5,8 +5,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from fedgela.relay import Relay
-from fedgela.runs import Listener
+from fedgela.listener import Listener, Relay
 
 HEARD = [name for name in vars(Listener) if not name.startswith("_")]
 
