@@ -48,8 +48,8 @@ def test_lanes_give_the_eager_engines_result(npz: Path, method: str, ways: tuple
     for name, value in a.server.model.items():
         torch.testing.assert_close(b.server.model[name], value, rtol=1e-3, atol=1e-5)
     assert all(lane.graphs for lane in fast.engine.lanes)
-    moves = [move for lane in fast.engine.lanes for move in lane.moves.values()]
-    assert moves and all(move.graph is not None for move in moves)
+    steps = [step for lane in fast.engine.lanes for step in lane.known_steps.values()]
+    assert steps and all(step.graph is not None for step in steps)
 
 
 @pytest.fixture

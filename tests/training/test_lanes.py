@@ -205,10 +205,10 @@ def test_a_step_that_failed_half_way_leaves_no_gradients(npz: Path) -> None:
         lane = server.engine._add()
         lane.begin(plan, [job])
         if fails:  # as a capture does that breaks off
-            move = next(iter(lane.moves.values()))
+            step = next(iter(lane.known_steps.values()))
             with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
-                patch.setattr(move, "_clip", lambda: 1 // 0)
-                move()
+                patch.setattr(step, "_clip", lambda: 1 // 0)
+                step()
             lane.begin(plan, [job])
         for _ in lane.steps():
             pass

@@ -1,9 +1,13 @@
-"""Which engine trains, and how wide: chosen from the model, the clients and the machine, never by timing, so
-that the same config on the same machine is always computed alike. What a config sets is left as it is."""
+"""Chooses the engine, and how many clients it trains at once, from the model, the clients and the machine.
+
+Never by timing: the same config on the same machine is always computed in the same way. What the config sets
+itself is kept.
+"""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -23,16 +27,16 @@ from fedgela.training.recurrent import is_recurrent
 from fedgela.training.stacking import fits
 from fedgela.training.workers import WorkerEngine
 
-# below so many operations a step, what a step costs is Python and launches: clients go together
+# with fewer operations a step, most of its time goes into Python and kernel launches: clients go together
 TINY_STEP_CPU, TINY_STEP_GPU = 3e7, 5e9
 WIDEST_CPU, WIDEST_GPU = 8, 16
 GPU_LANES = 4  # more of them only take memory
-WORTH_WORKERS = 2e10  # operations of a run, about a second of it
-ONE_BY_ONE = ("eager", "flower-simulation")  # in a process; Flower has processes of its own
+WORTH_WORKERS = 2e10  # operations of a whole run from which worker processes pay: about a second's
+ONE_BY_ONE = ("eager", "flower-simulation")  # one client at a time in a process; Flower has several processes
 SECONDS_WORTH_COMPILING = 300.0
 OPERATIONS_A_SECOND = 2e14  # of a busy GPU
 
-# layers that vmap knows; a net of others trains its clients one by one
+# layers that vmap handles well; with any other layer clients are trained one by one
 BATCHABLE = (
     nn.Linear,
     nn.ReLU,
@@ -50,28 +54,17 @@ BATCHABLE = (
 class Work:
     """How much there is to do."""
 
-    step: float  # operations of one client's step
-    run: float  # of all local training
-    clients: int  # that train in a round
-    largest: float  # client's share of all samples, of those that train in a round
+    step: float  # floating-point operations of one client's training step
+    run: float  # the same of all local training in the run
+    clients: int  # how many train in a round
+    largest: float  # the largest client's samples, relative to all that are trained on in a round
 
 
 def choose(experiment: Experiment, net: Net, federation: Federation) -> Experiment:
     """The experiment with engine, lanes, width, compile, precision and threads filled in."""
     e = experiment
     gpu = torch.device(e.device).type == "cuda"
-    engine = e.engine
-    if engine == "auto":
-        engine = "eager" if _shares_weights(net) or not net.backbone.takes_weights else "lanes"
-    elif engine == "lanes" and _shares_weights(net):
-        raise UserError(
-            "engine: lanes cannot train a model that has one parameter or buffer in two places; eager can"
-        )
-    elif engine == "lanes" and not net.backbone.takes_weights:
-        raise UserError(
-            "engine: lanes cannot train a model whose parameters are in a list or a lambda or have hooks, or "
-            "that has activation checkpoints; eager can"
-        )
+    engine = _engine(e, net)
     work = _work(e, net, federation)
     lanes, width = (1, 1) if engine in ONE_BY_ONE else (_on_gpu if gpu else _on_cpu)(e, net, work)
     lanes, width = e.lanes or lanes, e.width or width
@@ -90,7 +83,7 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     if compiled is None:
         long = work.run / OPERATIONS_A_SECOND > SECONDS_WORTH_COMPILING
         compiled = gpu and width == 1 and long and not _is_fused(net)
-    # a second thread only slows the smallest nets down
+    # further lanes are processes on other cores, and a second thread only slows the smallest nets down
     alone = lanes > 1 or work.step < TINY_STEP_CPU
     return e.with_(
         engine=engine,
@@ -102,15 +95,37 @@ def choose(experiment: Experiment, net: Net, federation: Federation) -> Experime
     )
 
 
+def _engine(e: Experiment, net: Net) -> Literal["lanes", "eager", "flower-simulation"]:
+    """Lanes, unless only the eager engine can train this net: a UserError then if lanes were asked for."""
+    if e.engine in ("eager", "flower-simulation"):
+        return e.engine
+    why_not = None
+    if _shares_weights(net):
+        why_not = "a model that has one parameter or buffer in two places"
+    elif not net.backbone.takes_weights:
+        why_not = (
+            "a model whose parameters are in a list or a lambda or have hooks, or that has activation "
+            "checkpoints"
+        )
+    if why_not is None:
+        return "lanes"
+    if e.engine == "lanes":
+        raise UserError(f"engine: lanes cannot train {why_not}; eager can")
+    return "eager"
+
+
 def _work(experiment: Experiment, net: Net, federation: Federation) -> Work:
     sizes = federation.train.sizes
-    clients = min(experiment.sample or 1, int((sizes > 0).sum()))
-    # of a round: all samples, or the share of them that is sampled on average
-    share = clients / max(1, int((sizes > 0).sum()))
-    sample = training_operations(net, federation)
-    samples = float(sizes.sum()) * share * experiment.epochs * experiment.rounds
-    batch = min(experiment.batch_size, int(sizes.max()))
-    return Work(sample * batch, sample * samples, clients, float(sizes.max()) / max(1.0, sizes.sum() * share))
+    able = int((sizes > 0).sum())
+    clients = min(experiment.sample or 1, able)
+    in_a_round = float(sizes.sum()) * (clients / max(1, able))  # samples of those clients, on average
+    each = training_operations(net, federation)
+    return Work(
+        step=each * min(experiment.batch_size, int(sizes.max())),
+        run=each * (in_a_round * experiment.epochs * experiment.rounds),
+        clients=clients,
+        largest=float(sizes.max()) / max(1.0, in_a_round),
+    )
 
 
 def training_operations(net: Net, federation: Federation) -> float:
@@ -128,7 +143,7 @@ def training_operations(net: Net, federation: Federation) -> float:
 
 def _on_gpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
     if draws_by_itself(net):
-        return 1, 1  # a device has one generator: only one client at a time can have its own draws
+        return 1, 1  # a device has one random generator: it can be seeded for one client at a time only
     if work.step < TINY_STEP_GPU and batchable(net, by_our_kernels=True):
         lanes = 1 if work.clients <= WIDEST_GPU else 2
         return lanes, min(WIDEST_GPU, -(-work.clients // lanes))
@@ -139,38 +154,38 @@ def _on_cpu(experiment: Experiment, net: Net, work: Work) -> tuple[int, int]:
     processors = experiment.threads or cores()
     tiny = work.step < TINY_STEP_CPU
     worth = work.run > WORTH_WORKERS and work.clients > 1 and processors > 1
-    # with one client that outlasts all others, its one thread would be what is waited for
+    # where one client has far more samples than others, all would wait for the one thread that trains it
     even = max(work.largest, 1 / processors) * processors < 1.3
     lanes = min(processors, work.clients) if worth and (tiny or even) else 1
-    # under vmap a CPU's autocast does nothing: in bf16 clients train one by one
+    # autocast has no effect under vmap on a CPU, so in bf16 clients train one by one
     if tiny and batchable(net) and not draws_by_itself(net) and experiment.precision != "bf16":
         return lanes, min(WIDEST_CPU, -(-work.clients // lanes))
     return lanes, 1
 
 
 def batchable(net: Net, by_our_kernels: bool = False) -> bool:
-    """Whether clients' nets can be one wide net."""
+    """Whether several clients' nets can be computed at once, under vmap."""
     if not net.backbone.stacks:
         return False
     for part in net.modules():
         if isinstance(part, nn.Conv2d):
             if by_our_kernels and not fits(part):
                 return False
-        # of ours, what is not made of other modules (an L2 norm) is plain tensor code
+        # this package's own modules without inner modules, such as an L2 norm, are plain tensor code
         elif not (any(part.children()) or isinstance(part, BATCHABLE) or is_ours(part)):
             return False
     return True
 
 
 def _shares_weights(net: Net) -> bool:
-    """Whether a parameter or buffer stands in two places. A state has each place apart, and lanes compute
-    with states: the two would part."""
+    """Whether some parameter or buffer is in the net twice. A state dict has it under both names, and lanes,
+    which train the entries of a state dict, would let the two drift apart."""
     parameters = len(list(net.parameters())) < len(list(net.named_parameters(remove_duplicate=False)))
     return parameters or len(list(net.buffers())) < len(list(net.named_buffers(remove_duplicate=False)))
 
 
 def _is_fused(net: Net) -> bool:
-    """Whether kernels of ours do what compiling would: of BatchNorm, and not of what may be in its place."""
+    """Whether our kernels already fuse what a compiler would, as they do for BatchNorm (not GroupNorm)."""
     return net.backbone.fused and any(isinstance(part, nn.BatchNorm2d) for part in net.backbone.modules())
 
 
@@ -179,7 +194,7 @@ def _gpus(experiment: Experiment) -> int:
 
 
 def devices_of(experiment: Experiment) -> list[torch.device]:
-    """`cuda` is all of the machine's GPUs, `cuda:1` that one."""
+    """Where lanes run: `cuda` means all of the machine's GPUs, `cuda:1` that one."""
     if experiment.device == "cuda" and experiment.engine == "lanes":
         return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     return [torch.device(experiment.device)]
@@ -212,5 +227,5 @@ def make_engine(experiment: Experiment, net: Net, data: Dataset, note: Callable[
 
 
 def cores() -> int:
-    """That this process may use."""
+    """How many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,5 +1,5 @@
-"""The plain engine: one client after another, one step after another, on any device, in plain PyTorch. Slow
-and simple: what the fast ones are tested against."""
+"""The plain engine: one client after another, one step after another, in plain PyTorch on any device. It is
+slow and simple, and what the fast engines are tested against."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,7 @@ class EagerEngine:
 
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for job in jobs:
-            # a net's own draws (dropout) are addressed as well: by the client and the round
+            # a net's own draws (dropout) come from the global generator: seeded by client and round
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 seed_torch(first_draw(plan, job.client))
                 outcome = self._train_one(plan, job)
@@ -52,8 +52,8 @@ class EagerEngine:
                 parameter.requires_grad_(phase.selects(name) and name not in net.frozen)
                 if parameter.requires_grad:
                     trained.append(parameter)
-            # with its memory from the start: torch's fused SGD fails where a parameter gets its first
-            # gradient later than others, as with layers that are left out at random
+            # momentum buffers from the start: torch's fused SGD fails where a parameter gets its first
+            # gradient later than others, as in layers that are skipped at random
             slots = [self.optimiser.slots(parameter) for parameter in trained]
             optimiser = self.optimiser.over(trained, plan.lr, slots)
             for epoch in range(epochs_before, epochs_before + phase.epochs):
@@ -104,7 +104,7 @@ class EagerEngine:
     def close(self) -> None: ...
 
     def _here(self, state: State) -> State:
-        """Copied: a teacher's net may change the weights that it is asked with."""
+        """A copy on this device: a teacher's net may change the weights that it is run with."""
         return {name: value.to(self.device, copy=True) for name, value in state.items()}
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Clients that train in lockstep: who with whom, and when which of them take steps, on which samples."""
+"""Clients that train in lockstep: how they are grouped, and the schedule of a group's steps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,9 +10,12 @@ from fedgela.training.interface import Job, Plan, batches, size_of_batch
 
 
 def groups_of(jobs: Sequence[Job], batch_size: int, lanes: int, width: int) -> list[list[Job]]:
-    """Who trains in lockstep with whom: at most `width` clients of one size of batch, whose losses read
-    tensors of the same names and shapes (a method may have none for a first visit), in groups of about the
-    same work, enough of them for every lane; the group with the longest client first."""
+    """Divide clients into groups that train in lockstep, if possible one for every lane.
+
+    A group has at most `width` clients of the same batch size, whose losses read tensors of the same names
+    and shapes (these may depend on whether a client has been visited before). Such clients are divided into
+    groups of about the same number of samples. The group with the largest client comes first.
+    """
     alike: dict[object, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: -len(job.samples)):
         read = {(name, value.shape) for name, value in (job.vectors | job.references).items()}
@@ -31,7 +34,11 @@ def groups_of(jobs: Sequence[Job], batch_size: int, lanes: int, width: int) -> l
 
 
 class Group:
-    """Clients that train together: when which of them take steps, and on which samples."""
+    """Clients that train in lockstep: which of them take each step, and on which samples.
+
+    `index` [clients, rows, B] holds the sample indices, one row a step. Clients are ordered by length, and in
+    every phase all start at the same row: rows of shorter clients are left empty until the longest is done.
+    """
 
     def __init__(self, plan: Plan, jobs: Sequence[Job], batch_size: int) -> None:
         self.plan = plan
@@ -51,7 +58,7 @@ class Group:
                     mine.append(batches(plan, job.client, epoch, job.samples, batch_size))
                     self.index[i, at : at + self.lengths[i]] = mine[-1]
                     at, epoch = at + self.lengths[i], epoch + 1
-                row += phase.epochs * self.lengths[0]  # the others wait for the longest, then all go on
+                row += phase.epochs * self.lengths[0]
             self._steps.append(torch.cat(mine) if mine else self.index[i, :0])
 
     def seen(self, i: int) -> Tensor:
@@ -59,7 +66,7 @@ class Group:
         return self._steps[i].flatten()
 
     def pieces(self, phase: Phase) -> Iterator[tuple[int, int]]:
-        """(v, count): the first v clients take `count` steps."""
+        """A phase's steps as pairs (v, count): the first v clients take `count` steps together."""
         taken = 0
         for v in range(len(self.jobs), 0, -1):
             until = phase.epochs * self.lengths[v - 1]

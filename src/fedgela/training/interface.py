@@ -1,4 +1,4 @@
-"""What a server asks of an engine, whatever the engine does inside."""
+"""The interface between the server and the engines that train clients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Predict = Callable[[Net, Tensor, State], Tensor]  # (net, x, client) -> logits [
 
 
 def losses_of(loss: Loss, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
-    """A method's loss of a batch: one value a sample, of which the engine takes the mean."""
+    """A method's losses of a batch, checked to be one value a sample; the engine takes their mean."""
     losses = loss(net, x, y, client)
     shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if shape != list(y.shape):
@@ -30,7 +30,7 @@ def losses_of(loss: Loss, net: Net, x: Tensor, y: Tensor, client: State) -> Tens
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of a round have in common. (seed, purpose, round) addresses their draws."""
+    """What is the same for all clients of a round. (seed, purpose, round) is the address of their draws."""
 
     loss: Loss
     phases: tuple[Phase, ...]
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's local training: its samples, where it starts, what its loss reads beside the batch."""
+    """One client's local training. `vectors` and `references` are what its loss reads beside the batch."""
 
     client: int
     samples: Tensor  # indices into the training set, on the CPU
@@ -54,9 +54,9 @@ class Job:
 @dataclass(frozen=True)
 class Outcome:
     client: int
-    model: State  # the whole local model, the engine's no longer
-    loss_sum: Tensor  # [C], over all samples of a class that a step saw, at the time it saw them
-    loss_count: Tensor  # [C]
+    model: State  # the whole local model; the engine does not touch it again
+    loss_sum: Tensor  # [C], of the losses of all samples that steps have seen, by class
+    loss_count: Tensor  # [C], how many these were
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ class Question:
 
     model: State
     samples: Tensor  # indices into the test set
-    vectors: State = field(default_factory=dict)  # of one client
-    rows: State = field(default_factory=dict)  # the same for samples of many: one row a sample, [n, C]
+    vectors: State = field(default_factory=dict)  # of the client whose samples they are
+    # where the samples are of several clients: one row for each sample, [n, C], of its own client's vectors
+    rows: State = field(default_factory=dict)
 
 
 class Engine(Protocol):
-    """Trains and asks models on one data set, which it was made with."""
+    """Trains and evaluates models on the data set that it was made with."""
 
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """Train the clients of a round; outcomes come one by one, in any order."""
@@ -85,17 +86,17 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the engine holds beside memory, such as processes."""
+        """Release what the engine holds beside memory, such as processes."""
         ...
 
 
 def first_draw(plan: Plan, client: int) -> int:
-    """The number of a client's first step's draws in this round; each step counts on by one."""
+    """The draw number of a client's first step in a round; every step increments it (randomness.uniform)."""
     return seed_of(plan.seed, plan.purpose, plan.round, client, "draws")
 
 
 def size_of_batch(n: int, batch_size: int) -> int:
-    """A client with less than one batch has one batch of all it has."""
+    """A client with fewer samples than a batch trains on one batch of all its samples."""
     return min(batch_size, n)
 
 

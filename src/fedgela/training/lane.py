@@ -28,16 +28,16 @@ from fedgela.training.interface import Job, Loss, Outcome, Plan, first_draw, los
 from fedgela.training.optimiser import Optimiser, clip_by_client
 from fedgela.training.stacking import ClientConv2d
 
-# (weights, x, y, client) -> losses, and the buffers that the net has put other tensors in the place of
+# (weights, x, y, client) -> losses, and the new values of buffers that the net has assigned anew
 Losses = Callable[[State, Tensor, Tensor, State], tuple[Tensor, State]]
 
 WARM_UP_STEPS = 2  # before a capture: libraries choose their kernels and take their workspaces
-MOST_GRAPHS = 32  # of a lane; clients of rare batch sizes beyond that go without
+MOST_GRAPHS = 32  # of a lane; further kinds of steps, such as those of rare batch sizes, run without a graph
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all lanes of a device have in common. Its net is a template: a lane brings its own weights."""
+    """What all lanes of a device have in common. The net is a template, run with each lane's own weights."""
 
     net: Net
     data: Dataset
@@ -52,15 +52,15 @@ class Recipe:
         object.__setattr__(self, "labels", self.data.y_train.cpu())
 
     def compile(self, objective: "Objective", function: Losses, stacked: bool) -> Losses:
-        """One compiled function for all lanes: they differ in the tensors that they give it only, and,
-        stacked, in the number of clients. What cannot be compiled runs as it is."""
+        """The function, compiled once for all lanes, which differ only in the tensors that they call it with
+        and, if stacked, in the number of clients. A function that cannot be compiled runs as it is."""
         key = (_identity(objective.loss), stacked)
         if key not in self.losses:
             torch._dynamo.config.recompile_limit = 64  # one for each phase, and each number of clients
             compiled = torch.compile(function, fullgraph=True, dynamic=None if stacked else False)
 
-            def with_a_way_out(*arguments: Any) -> tuple[Tensor, State]:
-                if self.losses[key] is not with_a_way_out:
+            def compiled_if_possible(*arguments: Any) -> tuple[Tensor, State]:
+                if self.losses[key] is not compiled_if_possible:
                     return function(*arguments)
                 try:
                     return compiled(*arguments)
@@ -69,13 +69,15 @@ class Recipe:
                     self.note(f"this model cannot be compiled and runs as it is ({first_line(error)})")
                     return function(*arguments)
 
-            self.losses[key] = with_a_way_out
+            self.losses[key] = compiled_if_possible
         return self.losses[key]
 
 
 class Objective(nn.Module):
-    """A method's loss as a module, so that `functional_call` can put weights into the net beneath it. Its x
-    are samples, or, if they are ready, the net's inputs."""
+    """A method's loss as a module, so that `functional_call` can put weights into the net inside it.
+
+    Its x are raw samples, which it augments and normalises, or, if `ready`, the net's inputs already.
+    """
 
     def __init__(self, net: Net, loss: Loss, data: Dataset, ready: bool) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class _ComputeCopies(torch.autograd.Function):
 class Lane:
     def __init__(self, recipe: Recipe, width: int, device: torch.device) -> None:
         if recipe.data.kind != "tokens":
-            _ = recipe.data.normalisation  # worked out before a step needs it
+            _ = recipe.data.normalisation  # computed and kept now, not inside the first captured step
         self.recipe = recipe
         self.width = width
         self.device = device
@@ -123,18 +125,18 @@ class Lane:
         }
         self.client: State = {}
         self.index = torch.zeros(width, 0, dtype=torch.int64, device=device)
-        # the coming step's row of the index, and every client's number of draws: what a step counts up
+        # what every step increments: the coming step's row of the index, and each client's draw number
         self.counters = torch.zeros(1 + width, dtype=torch.int64, device=device)
         self.at = self.counters[:1]
         self.lr = torch.zeros((), device=device)
         self.loss_sum = torch.zeros(width, recipe.data.classes, device=device)
-        self.moves: dict[tuple[Any, ...], _Move] = {}
+        self.known_steps: dict[tuple[Any, ...], _Step] = {}
         self.group: Group | None = None
 
     # -- a group of clients ------------------------------------------------------------------------
 
     def begin(self, plan: Plan, jobs: Sequence[Job]) -> None:
-        """Take clients on, the longest first, all with the same size of batch."""
+        """Load a group of clients that share one batch size, and prepare all steps that they will need."""
         group = self.group = Group(plan, jobs, self.recipe.batch_size)
         with torch.cuda.stream(self.stream):
             if self.stream is not None:
@@ -142,23 +144,23 @@ class Lane:
             self._fit(group)
             for phase in plan.phases:
                 for v, _ in group.pieces(phase):
-                    self._move(plan.loss, phase, v, group.batch)
+                    self._step(plan.loss, phase, v, group.batch)
             self._load(group)
 
     def steps(self) -> Iterator[None]:
-        """Take the group's steps, one at each turn. On a GPU a step taken is a step asked for."""
+        """Take the group's steps, one for each item. On a GPU this only queues the step."""
         assert self.group is not None
         group = self.group
         for phase in group.plan.phases:
-            self._forget()
+            self._reset_momentum()
             for v, count in group.pieces(phase):
-                move = self._move(group.plan.loss, phase, v, group.batch)
+                step = self._step(group.plan.loss, phase, v, group.batch)
                 for _ in range(count):
-                    move()
+                    step()
                     yield
 
     def finish(self, device: torch.device) -> list[Outcome]:
-        """What the group's clients have learnt, on `device`; the lane is free then."""
+        """The trained models of the group's clients, on `device`. The lane can take another group then."""
         assert self.group is not None
         self._check_places()
         if self.stream is not None:
@@ -174,27 +176,29 @@ class Lane:
         return outcomes
 
     def _check_places(self) -> None:
-        """Steps work on rows of the lane's state. What a layer learns elsewhere never leaves the lane."""
-        for move in self.moves.values():
-            for name, weight in move.weights.items():
+        """A UserError where a layer has moved its weights to other memory: steps update rows of the lane's
+        state in place, and what is learnt anywhere else would be lost."""
+        for step in self.known_steps.values():
+            for name, weight in step.weights.items():
                 if weight.data_ptr() != self.state[name].data_ptr():
                     raise UserError(f"the model moves its weights in memory ({name}): use engine = eager")
 
     def _fit(self, group: Group) -> None:
-        """Make room for what this group brings. Captured steps hold addresses: new room, new captures."""
+        """Make the lane's buffers fit this group. Captured steps hold the buffers' addresses, so new buffers
+        mean new captures."""
         one = _here(group.jobs[0].vectors | group.jobs[0].references, self.device)
         held = {name: (value.shape[1:], value.dtype) for name, value in self.client.items() if name != "draw"}
         if not self.client or held != {name: (value.shape, value.dtype) for name, value in one.items()}:
             self.client = {name: _rows(value, self.width) for name, value in one.items()}
             self.client["draw"] = self.counters[1:]
-            self.drop_moves()
+            self.forget_steps()
         if self.index.shape[1] < group.rows * group.batch:
             self.index = self.index.new_zeros(self.width, group.rows * group.batch)
-            self.drop_moves()
+            self.forget_steps()
 
-    def drop_moves(self) -> None:
-        """Forget the steps known so far, and the memory that their graphs share."""
-        self.moves.clear()
+    def forget_steps(self) -> None:
+        """Drop all prepared steps, and the memory pool that their graphs share."""
+        self.known_steps.clear()
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
 
     def _load(self, group: Group) -> None:
@@ -209,11 +213,11 @@ class Lane:
         self.index[:v, : group.rows * group.batch].copy_(group.index.flatten(1))
         self.at.zero_()
         self.loss_sum.zero_()
-        self.lr.copy_(torch.tensor(group.plan.lr))  # beyond float32 it is infinite, and the loss soon is too
+        self.lr.copy_(torch.tensor(group.plan.lr))  # a rate too large for float32 becomes infinite
         if draws_by_itself(self.recipe.net):
             seed_torch(first_draw(group.plan, group.jobs[0].client))
 
-    def _forget(self) -> None:
+    def _reset_momentum(self) -> None:
         """Momentum starts at zero in every phase."""
         for slots in self.slots.values():
             for slot in slots.values():
@@ -221,18 +225,18 @@ class Lane:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _move(self, loss: Loss, phase: Phase, v: int, batch: int) -> "_Move":
+    def _step(self, loss: Loss, phase: Phase, v: int, batch: int) -> "_Step":
         key = (_identity(loss), phase.trains, v, batch)
-        if key not in self.moves:
-            move = _Move(self, loss, phase, v, batch)
-            if self.graphs and len(self.moves) < MOST_GRAPHS:
-                self._capture(move)
-            self.moves[key] = move
-        return self.moves[key]
+        if key not in self.known_steps:
+            step = _Step(self, loss, phase, v, batch)
+            if self.graphs and len(self.known_steps) < MOST_GRAPHS:
+                self._capture(step)
+            self.known_steps[key] = step
+        return self.known_steps[key]
 
-    def _capture(self, move: "_Move") -> None:
+    def _capture(self, step: "_Step") -> None:
         try:
-            move.capture()
+            step.capture()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -243,14 +247,14 @@ class Lane:
             )
 
 
-class _Move:
+class _Step:
     """One step of a lane's first v clients."""
 
     def __init__(self, lane: Lane, loss: Loss, phase: Phase, v: int, batch: int) -> None:
         recipe = lane.recipe
         self.lane, self.v, self.batch = lane, v, batch
         self.graph: torch.cuda.CUDAGraph | None = None
-        # a lane for one client at a time goes without vmap: any net can do that
+        # a lane of one client does without vmap, which not every net can take
         self.stacked = lane.width > 1
         rows: int | slice = slice(0, v) if self.stacked else 0
         names = [name for name, _ in recipe.net.named_parameters()]
@@ -298,7 +302,7 @@ class _Move:
 
     def _take(self) -> None:
         lane = self.lane
-        self.optimiser.zero_grad(set_to_none=True)  # of a step that failed half-way, as in a failed capture
+        self.optimiser.zero_grad(set_to_none=True)  # a step that failed half-way has left gradients behind
         x, y = self._batch()
         weights, client = self.weights, self.client
         if self.copied:
@@ -310,10 +314,10 @@ class _Move:
         else:
             losses, assigned = self.losses(weights, x[0], y[0], client)
             losses = losses[None]
-        # of the sum over clients of their mean losses: they do not touch one another, so that this holds
-        # every client's own gradient
+        # the gradient of the sum over clients of their mean losses; since clients share no weights, it
+        # consists of each client's own gradient
         losses.backward(self.slope)  # type: ignore[no-untyped-call]
-        for name, value in assigned.items():  # not before: the backward pass may read what was there
+        for name, value in assigned.items():  # only now: the backward pass may read the old values
             self.weights[name].copy_(value)
         self._clip()
         if lane.stream is None:
@@ -340,25 +344,28 @@ class _Move:
                 clip_by_client([p.grad for p in self.trained if p.grad is not None], longest)
 
     def capture(self) -> None:
-        """Take the step into a CUDA graph, on the lane's own stream: streams that shared one would share
-        a workspace too, and corrupt each other. What the lane holds is spoilt; `begin` loads after it."""
+        """Record the step as a CUDA graph. This overwrites the lane's state: `begin` loads its clients later.
+
+        Every lane captures on its own stream: graphs captured on a common one would share a workspace, and
+        corrupt each other's results when they run at the same time.
+        """
         lane = self.lane
         lane.at.zero_()
         drawn = torch.get_rng_state()
         for _ in range(WARM_UP_STEPS):
             self._take()
             lane.at.zero_()
-        if not torch.equal(torch.get_rng_state(), drawn):  # which every replay would have the same of
+        if not torch.equal(torch.get_rng_state(), drawn):  # every replay would repeat the same draws
             raise RuntimeError("it draws numbers on the CPU")
         torch.cuda.synchronize(lane.device)
         graph = torch.cuda.CUDAGraph()
-        # not torch.cuda.graph: it collects garbage and empties the cache at every one
+        # not by torch.cuda.graph, which collects garbage and empties the cache at every capture
         with _no_garbage_collected():
             graph.capture_begin(pool=lane.pool)
             try:
                 self._take()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # what went wrong is said already
+                with contextlib.suppress(RuntimeError):  # the error that broke the capture is raised below
                     graph.capture_end()
                 raise
             graph.capture_end()
@@ -366,7 +373,7 @@ class _Move:
 
 
 def _rows(value: Tensor, width: int) -> Tensor:
-    """Room for `width` of these, each filled with it, and each lying in memory as it does."""
+    """`width` copies of a tensor, stacked; each copy has the memory layout of the original."""
     order = sorted(range(value.dim()), key=value.stride, reverse=True)
     back = [1 + order.index(i) for i in range(value.dim())]
     dense = value.detach().permute(order)
@@ -375,7 +382,7 @@ def _rows(value: Tensor, width: int) -> Tensor:
 
 @contextlib.contextmanager
 def _no_garbage_collected() -> Iterator[None]:
-    """The graph of an earlier run, thrown away during a capture, would end it."""
+    """Collecting an earlier run's CUDA graph in the middle of a capture would break the capture off."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -390,16 +397,18 @@ def _here(state: State, device: torch.device) -> State:
 
 
 def _identity(loss: Loss) -> object:
-    """The same for the same method with the same settings, however it came here."""
+    """A key that is the same for the same method with the same settings: bound methods are made anew at
+    every access, and come as copies from other processes."""
     return (loss.__func__, loss.__self__) if hasattr(loss, "__self__") else loss  # type: ignore[attr-defined]
 
 
 def _begins_in_bf16(net: Net) -> bool:
-    """Whether the first layer would cast its inputs to bf16 anyway."""
+    """Whether the first layer would cast its input to bf16 anyway, so that batches may be made in bf16."""
     first = next(part for part in net.backbone.modules() if not any(part.children()))
     return net.in_bf16 and isinstance(first, ClientConv2d)
 
 
 def draws_by_itself(net: Net) -> bool:
+    """Whether the net draws random numbers from torch's global generator while it trains, as dropout does."""
     layers = (part for part in net.modules() if isinstance(part, nn.modules.dropout._DropoutNd))
     return net.backbone.draws or any(layer.p > 0 for layer in layers)

@@ -21,12 +21,12 @@ from fedgela.training.optimiser import Optimiser
 from fedgela.training.recurrent import is_recurrent, keep_weights_in_place
 from fedgela.training.stacking import make_stackable
 
-STEPS_AHEAD = 16  # asked of a lane at a time
-MEMORY_LEFT = 1.2  # a further lane must fit into the free memory so many times
+STEPS_AHEAD = 16  # queued on a lane's stream at a time
+MEMORY_LEFT = 1.2  # the free memory must be this many times what a further lane is expected to take
 
 
 class Answering(nn.Module):
-    """A prediction as a module, so that `functional_call` can put weights into the net beneath it."""
+    """A prediction as a module, so that `functional_call` can put weights into the net inside it."""
 
     def __init__(self, net: Net, predict: Predict) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Answering(nn.Module):
 
 
 class LaneEngine:
-    """`lanes` lanes of `width` clients each, spread over the devices; the first of them holds the results."""
+    """Up to `lanes` lanes of `width` clients each, spread over the devices. Results are on the first one."""
 
     EVALUATION_BATCH = 1000  # on a CPU
     EVALUATION_BATCH_GPU = 5000
@@ -78,10 +78,11 @@ class LaneEngine:
         self.evaluation_batch = self.EVALUATION_BATCH_GPU if on_gpu else self.EVALUATION_BATCH
 
     def _note(self, text: str) -> None:
+        """For the recipes: `note` is looked up at every call, since a worker process replaces it."""
         self.note(text)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker process: a view on a terminal stays here."""
+        """Pickled, for a worker process, without `note`: the view that it belongs to stays here."""
         return self.__dict__ | {"note": _unheard}
 
     # -- training ----------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class LaneEngine:
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         gpus = [device for device in self.devices if device.type == "cuda"]
         if draws_by_itself(self.recipes[0].net):
-            # a lane seeds the global generators for such a net: they are put back
+            # a lane seeds the global generators for such a net; their state is restored afterwards
             with torch.random.fork_rng(devices=gpus):
                 outcomes = list(self._train(plan, jobs))
             yield from outcomes
@@ -99,8 +100,8 @@ class LaneEngine:
         yield from trained if ours else self._without_draws(trained, gpus)
 
     def _train_as_it_can(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """A user's own loss, or net, may be one that vmap cannot take, as where it looks at values or has
-        gradients of its own: clients then train one by one."""
+        """Train, and where vmap cannot take a user's own loss or net, train clients one by one instead: it
+        may branch on a tensor's values, or define gradients of its own."""
         begun = False
         try:
             for outcome in self._train(plan, jobs):
@@ -121,7 +122,8 @@ class LaneEngine:
         yield from self._train(plan, jobs)
 
     def _without_draws(self, outcomes: Iterator[Outcome], gpus: Sequence[torch.device]) -> Iterator[Outcome]:
-        """Of a user's own loss, which no lane seeds the global generators for."""
+        """The outcomes; a UserError where a user's own loss has drawn from torch's global generators. No lane
+        seeds those for a loss, so its draws could not be repeated."""
         before = _generators(gpus)
         for outcome in outcomes:
             if any(not torch.equal(*states) for states in zip(before, _generators(gpus), strict=True)):
@@ -130,7 +132,7 @@ class LaneEngine:
                     "fedgela.randomness.uniform(client['draw'], ...), or use engine = eager"
                 )
             yield outcome
-            before = _generators(gpus)  # who takes the outcome may draw
+            before = _generators(gpus)  # whoever received the outcome may have drawn
 
     def _train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for recipe in self.recipes:
@@ -164,7 +166,7 @@ class LaneEngine:
         device = self._next_device()
         if not self.lanes or device.type != "cuda":
             return True
-        # a lane takes about as much as the ones before it, and its clients' models come on top
+        # a lane takes about as much as each one before it, and its clients' models come on top
         held = torch.cuda.memory_reserved(device) / max(1, sum(lane.device == device for lane in self.lanes))
         free, _ = torch.cuda.mem_get_info(device)
         if free > MEMORY_LEFT * held:
@@ -182,11 +184,11 @@ class LaneEngine:
         return self.lanes[-1]
 
     def _give_up(self, lane: Lane) -> None:
-        """Out of memory: go on with a lane less, or, with one lane left, with less clients in it."""
+        """After running out of memory: go on with one lane fewer, or with fewer clients in the last lane."""
         if lane.stream is not None:
-            lane.stream.synchronize()  # what it still reads is given back
+            lane.stream.synchronize()  # it may still read the memory that is freed below
         self.lanes.remove(lane)
-        lane.drop_moves()
+        lane.forget_steps()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if self.lanes:
@@ -201,7 +203,7 @@ class LaneEngine:
             ) from None
 
     def _parts(self, group: list[Job]) -> list[list[Job]]:
-        """The group, in parts that fit into the lanes."""
+        """The group, split into parts of at most `width` clients."""
         return [group[i : i + self.width] for i in range(0, len(group), self.width)]
 
     # -- evaluation --------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class LaneEngine:
         recipe = self.recipes[0]
         recipe.net.eval()
         answering = Answering(recipe.net, predict)
-        # all are asked before the first answer is waited for
+        # all questions are queued before the first answer is copied, which waits for the GPU
         predicted = [self._ask(answering, question, recipe.data) for question in questions]
         return [answer.cpu() for answer in predicted]
 
@@ -247,12 +249,13 @@ class LaneEngine:
         return self._in_parts(len(samples), part, torch.empty(0, net.projection.out_features))
 
     def _copied(self, model: State) -> State:
-        """A net may change its weights whenever it is asked, as an embedding with max_norm does: not those of
-        the server and its clients."""
+        """A copy on this device: a net may change its weights in evaluation too, as an embedding with
+        max_norm does, and must not change those of the server or a client."""
         return {name: value.to(self.device, copy=True) for name, value in model.items()}
 
     def _in_parts(self, count: int, part: Callable[[int, int], Tensor], none: Tensor) -> Tensor:
-        """The parts' results in a row; out of memory makes the parts smaller."""
+        """`part(start, size)` for consecutive parts of `count` samples, concatenated; `none` if there are no
+        samples. Parts are made smaller when memory runs out."""
         done: list[Tensor] = []
         start = 0
         while start < count:
@@ -274,7 +277,8 @@ class LaneEngine:
 
 
 class _Busy:
-    """A lane at work. On a GPU the host runs ahead of it, but not far, so that all lanes are fed."""
+    """A lane at work. On a GPU steps are queued in portions, and only a few ahead, so that the host gets to
+    every lane in time."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -283,7 +287,7 @@ class _Busy:
         self.more = True
 
     def go_on(self) -> bool:
-        """Ask for some steps more; False when the group is through."""
+        """Queue some more steps; False when all of the group's steps are done."""
         if self.is_ahead():
             return True
         if not self.more:
@@ -296,6 +300,8 @@ class _Busy:
         return True
 
     def is_ahead(self) -> bool:
+        """Whether so many steps are queued that no more should be; after the last portion, whether any is
+        still running."""
         while self.marks and self.marks[0].query():  # type: ignore[no-untyped-call]
             self.marks.popleft()
         return len(self.marks) > (1 if self.more else 0)
@@ -305,8 +311,8 @@ class _Busy:
 
 
 def _on(net: Net, device: torch.device, width: int) -> Net:
-    """A template of the net on a device. Clients alone convolve with channels last, as the libraries like it;
-    clients together by kernels of our own."""
+    """A template of the net on a device, prepared for one client at a time (channels last, for which the
+    libraries' convolutions are fastest) or for several at once (by layers of our own)."""
     there = copy.deepcopy(net).to(device)
     if is_recurrent(there):
         keep_weights_in_place(there)
@@ -314,13 +320,13 @@ def _on(net: Net, device: torch.device, width: int) -> Net:
         make_stackable(there)
         return there
     for weight in (*there.parameters(), *there.buffers()):
-        if weight.dim() == 4:  # not those of a Conv3d, which have no such form
+        if weight.dim() == 4:  # channels last is a layout of 4-dimensional tensors
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return there
 
 
 def _generators(gpus: Sequence[torch.device]) -> list[Tensor]:
-    """The states of torch's own."""
+    """The states of torch's global random generators."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
 
 

@@ -11,7 +11,8 @@ from fedgela.models import State
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD with the paper's values as defaults. Starts anew for every local round: momentum is 0 then."""
+    """The kind of optimiser and its settings; the paper's SGD by default. Every local round begins with a new
+    one, whose momentum is zero."""
 
     name: str = "sgd"
     momentum: float = 0.9
@@ -21,7 +22,7 @@ class Optimiser:
     def over(
         self, parameters: Sequence[Tensor], lr: float | Tensor, slots: Sequence[State] | None = None
     ) -> torch.optim.Optimizer:
-        """torch's optimiser of these parameters. With `slots` its memory of past gradients lies there; a
+        """torch's optimiser of these parameters. With `slots` it keeps its state in those tensors. A learning
         rate that is a tensor may change between the replays of a captured step."""
         optimiser: torch.optim.Optimizer
         # fused: one kernel for all parameters, on CPU and GPU alike
@@ -43,8 +44,8 @@ class Optimiser:
         return optimiser
 
     def slots(self, parameter: Tensor) -> State:
-        """What is remembered of a parameter's gradients, as it is before the first step: zeros. Without
-        dampening, momentum that starts at zero is momentum that starts at the first gradient."""
+        """The optimiser's state for a parameter before the first step: zeros. Without dampening, a momentum
+        buffer of zeros does the same as torch's, which is made of the first gradient."""
         if self.name == "sgd":
             return {"momentum_buffer": torch.zeros_like(parameter)} if self.momentum else {}
         return {
@@ -55,7 +56,8 @@ class Optimiser:
 
 
 def clip_by_client(gradients: Sequence[Tensor], longest: float) -> None:
-    """Shorten every client's gradients, stacked [v, ...] in each tensor, to this length all together."""
+    """Scale every client's gradients so that the norm of all of them together is at most `longest`. Each
+    tensor holds all clients' gradients, stacked: [v, ...]."""
     squares = torch.stack([g.flatten(1).square().sum(dim=1) for g in gradients])
     scale = (longest / (squares.sum(dim=0).sqrt() + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ does
     for g in gradients:

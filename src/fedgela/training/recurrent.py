@@ -1,9 +1,9 @@
 """Recurrent layers (LSTM, GRU, RNN) on a GPU, where cuDNN computes them.
 
-It wants their weights in one piece, and torch moves them there when it meets new ones: the tensors that it is
-given then no longer lie where a lane reads and writes them, and what is learnt would never leave the lane.
-And under autocast torch computes them in fp16, whatever type was asked for; without loss scaling small
-gradients are zero there.
+cuDNN wants all weights of a layer in one block of memory, and torch moves weights there when it first sees
+them. They are then no longer where a lane reads and writes them, and what they learn would be lost. Under
+autocast, torch computes these layers in fp16 whatever type was asked for; without loss scaling, small
+gradients become zero in fp16.
 """
 
 import warnings
@@ -16,11 +16,11 @@ def is_recurrent(net: nn.Module) -> bool:
 
 
 def keep_weights_in_place(net: nn.Module) -> None:
-    """Let cuDNN copy recurrent layers' weights at every call instead of moving them once."""
+    """Have torch copy recurrent layers' weights for cuDNN at every call, instead of moving them once."""
     for part in net.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters = _leave  # type: ignore[method-assign]
-    # that it copies them it would tell whoever trains
+    # torch warns of these copies
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 

@@ -1,5 +1,5 @@
-"""A client whose batches have one sample, of which BatchNorm has no variance: told before a run begins, not
-in the round that it is first drawn in."""
+"""Clients whose batches have a single sample, which has no variance for BatchNorm. A net that cannot train on
+one is refused before the run begins, not in the round in which such a client is first drawn."""
 
 import copy
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fedgela.training.interface import size_of_batch
 
 
 def check_single_samples(experiment: Experiment, net: Net, trainees: Federation) -> None:
-    """Where a client trains on one sample at a time, the net is tried on one of zeros."""
+    """If some client trains on one sample at a time, try the net on one of zeros; a UserError if it fails."""
     clients = range(trainees.clients)
     alone = [k for k in clients if size_of_batch(len(trainees.train[k]), experiment.batch_size) == 1]
     if not alone:

@@ -1,8 +1,8 @@
-"""Layers whose weights differ from client to client: clients become one more dimension of the batch.
+"""Layers for several clients at once, each with its own weights: the client is one more dimension under vmap.
 
-vmap turns such a convolution into a grouped one, for which the GPU's libraries have no good kernels when a
-client has few channels: ours (operations/) take the client as a dimension of their grid. And it takes a
-linear layer apart into more operations than it needs.
+By itself vmap turns such a convolution into a grouped one, for which the GPU's libraries have no good kernels
+when a client has few channels; ours (operations/) have the client as a dimension of their grid. And vmap
+splits a linear layer into more operations than it needs.
 """
 
 from typing import Any
@@ -17,17 +17,16 @@ from fedgela.operations.dispatch import in_front
 from fedgela.operations.linear import linear
 from fedgela.operations.pooling import pool
 
-MOST_CHANNELS = 32  # of a layer that our kernels are made for; the libraries are good from 64 on
-MOST_UNITS = 1024  # the same of a linear layer's inputs and outputs
+MOST_CHANNELS = 32  # of a convolution for our kernels; the libraries' are good from 64 channels on
+MOST_UNITS = 1024  # inputs or outputs of a linear layer for our kernels
 
 
 class ClientConv2d(nn.Conv2d):
-    """nn.Conv2d by `convolve` on a GPU; elsewhere itself. On a GPU, asked for, 2x2 max pooling follows, and a
-    ReLU."""
+    """nn.Conv2d, computed by `convolve` on a GPU, where 2x2 max pooling and a ReLU can be done with it."""
 
     @property
     def casts(self) -> bool:
-        """Whether it reads weights of any type as they are."""
+        """Whether it takes weights of any type, casting as it reads them."""
         return dispatch.by_kernels(self.weight)
 
     def forward(self, input: Tensor, pooled: bool = False, relu: bool = False) -> Tensor:
@@ -59,7 +58,7 @@ def fits(layer: nn.Conv2d) -> bool:
 
 
 class ClientMaxPool2d(nn.MaxPool2d):
-    """nn.MaxPool2d by `pool` on a GPU; elsewhere itself. Asked for, a ReLU follows."""
+    """nn.MaxPool2d, computed by `pool` on a GPU; with a ReLU after it if asked for."""
 
     def forward(self, input: Tensor, relu: bool = False) -> Tensor:
         if dispatch.by_kernels(input):
@@ -76,7 +75,7 @@ def halves(layer: nn.MaxPool2d) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b, x [B, in]; stacked over clients one batched product each for y, dx and dW."""
+    """x W^T + b of x [B, in]. Under vmap y, dx and dW each take one batched product over all clients."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _StackedLinear(torch.autograd.Function):
-    """The same of [v, B, in], [v, out, in] and [v, out]."""
+    """x W^T + b for every client: x [v, B, in], W [v, out, in], b [v, out]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -109,17 +108,17 @@ class _StackedLinear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dx = dy.bmm(weight) if ctx.needs_input_grad[0] else None
-        # in the weight's own layout, so that nothing is copied when it is kept
+        # dW in the weight's own layout, so that it is not copied when it becomes the gradient
         return dx, dy.mT.bmm(x), dy.sum(dim=1)
 
 
 class ClientLinear(nn.Linear):
-    """nn.Linear by `linear` on a GPU, where it is not too large for it; elsewhere, stacked, by the libraries'
-    batched products. Asked for, a ReLU follows."""
+    """nn.Linear, computed by `linear` on a GPU unless it is too large, else under vmap by the libraries'
+    batched products; with a ReLU after it if asked for."""
 
     @property
     def casts(self) -> bool:
-        """Whether it reads input and weights of any type as they are."""
+        """Whether it takes input and weights of any type, casting as it reads them."""
         few = max(self.in_features, self.out_features) <= MOST_UNITS
         return few and self.weight.dtype == torch.float32 and dispatch.by_kernels(self.weight)
 
@@ -139,19 +138,20 @@ class ClientLinear(nn.Linear):
 
 
 class ClientEmbedding(nn.Embedding):
-    """nn.Embedding whose padding vector learns nothing: vmap sees to that for the first client only."""
+    """nn.Embedding whose padding vector gets no gradient for any client; under vmap torch's own keeps it from
+    the first client's only."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.padding_idx is None:
             return super().forward(input)
-        # without its padding_idx, which would stop the first client's gradients once more
+        # without padding_idx: what it would do, for the first client only, is done below for all of them
         options = (self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
         z = F.embedding(input, self.weight, None, *options)
         return torch.where((input == self.padding_idx)[..., None], z.detach(), z)
 
 
 class ClientSequential(nn.Sequential):
-    """nn.Sequential, in which on a GPU a layer of ours does the pooling and the ReLU after it on its way."""
+    """nn.Sequential that on a GPU has our layers do the pooling and the ReLU which follow them."""
 
     def forward(self, input: Any) -> Any:
         if not (isinstance(input, Tensor) and dispatch.by_kernels(input)):
@@ -159,7 +159,7 @@ class ClientSequential(nn.Sequential):
         layers = list(self)[::-1]
 
         def followed_by(kind: type[nn.Module]) -> bool:
-            """Whether such a layer comes next. If so, it is done with the one before it."""
+            """Whether a layer of this kind comes next. If so it is removed: the one before does its work."""
             follows = bool(layers) and type(layers[-1]) is kind
             if follows:
                 layers.pop()
@@ -177,7 +177,7 @@ class ClientSequential(nn.Sequential):
 
 
 def make_stackable(net: nn.Module) -> None:
-    """Let the net's layers run by the ones of this file, where they can."""
+    """Turn the net's layers into the ones of this file, where there is one that can do the same."""
     for part in net.modules():
         if type(part) is nn.Conv2d and fits(part):
             part.__class__ = ClientConv2d

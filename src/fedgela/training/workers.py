@@ -1,7 +1,7 @@
-"""Lanes on a CPU: processes, each training clients with one thread.
+"""Several lanes on a CPU: worker processes, each with one lane and one thread.
 
-A small net cannot keep several cores busy with one client; several clients can. Workers are forked where that
-is safe, and then share the data by copy-on-write; plans, jobs, outcomes and notes travel through pipes.
+One client's small net cannot keep several cores busy; several clients can. Workers are forked where that is
+safe, and then share the data by copy-on-write. Plans, jobs, outcomes and notes travel through pipes.
 """
 
 import contextlib
@@ -30,30 +30,31 @@ from fedgela.training.groups import groups_of
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
 from fedgela.training.lanes import LaneEngine
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # that end a command
-FEWEST_SAMPLES = 500  # of a question's part that is worth a message
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the ones that end a command
+FEWEST_SAMPLES = 500  # a part of a question with fewer samples is not worth a message
 
 
 class WorkerEngine:
-    """`workers` processes behind one engine's face; each has a copy of `local`, which has one lane."""
+    """Hands an engine's work to processes, each of which has a copy of `local`, an engine of one lane."""
 
     def __init__(self, local: LaneEngine, workers: int) -> None:
         self.local = local
         self.workers = workers
-        self.told: set[str] = set()  # notes: every worker has the same to say
+        self.told: set[str] = set()  # notes that were passed on: all workers would repeat them
         if _start_method() == "spawn":
             _check_can_travel(local)
         self.connections: list[Connection] = []
         self.processes: list[BaseProcess] = []
-        # at exit before multiprocessing ends its processes by SIGTERM, to which workers are deaf
+        # at exit this runs before multiprocessing terminates its processes by SIGTERM, which workers ignore
         self._finalizer = Finalize(self, _stop, (self.connections, self.processes), exitpriority=0)
 
     def _start(self) -> None:
-        """With the first work: a server that is only made to see whether it can be needs none."""
+        """Start the processes, when there is first work for them: many servers are only made to see whether
+        that is possible."""
         context: Any = multiprocessing.get_context(_start_method())
         for _ in range(self.workers):
             here, there = context.Pipe()
-            # a forked worker inherits our ends of the pipes: it closes them, so that it hears when we die
+            # a forked worker inherits our ends of the pipes, and closes them: its own pipe ends when we do
             forked = [*self.connections, here] if context.get_start_method() == "fork" else []
             process = context.Process(target=_serve, args=(there, self.local, forked), daemon=True)
             with _signals_held_back():
@@ -92,7 +93,7 @@ class WorkerEngine:
             yield start, Question(question.model, question.samples[part], question.vectors, rows)
 
     def _ask(self, requests: Iterator[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """Each request to a worker that is free; (number of the request, reply) as they come."""
+        """Give each request to a free worker, and yield (number of the request, reply) as replies arrive."""
         if not self.processes:
             self._start()
         numbered = enumerate(requests)
@@ -135,9 +136,9 @@ class WorkerEngine:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come when it is over. Python loses what arrives within a fork, and a worker that has
-    just been made would die of it and be taken for one that failed."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears them
+    """Delay Ctrl-C and SIGTERM until the end of this block. Python would lose a signal that arrives within a
+    fork, and a worker that has just been started would die of it and be reported as failed."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
     heard: list[int] = []
@@ -152,13 +153,13 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _start_method() -> str:
-    """Forking is quick, and safe as long as no CUDA and none of its threads are about."""
+    """Forking is quick, but only safe without CUDA and its threads."""
     return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
 def _check_can_travel(engine: LaneEngine) -> None:
-    """A worker that is started afresh gets the net by pickle, which knows no lambdas and no weights that are
-    computed from others."""
+    """A UserError where the net cannot be pickled, as a spawned worker needs it: with lambdas in it, say, or
+    weights that are computed from others."""
     try:
         pickle.dumps(engine.recipes[0].net)
     except Exception as error:  # whatever a user's own net may raise
@@ -183,7 +184,7 @@ def _stop(connections: Sequence[Connection], processes: Sequence[BaseProcess]) -
 
 
 def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Connection]) -> None:
-    """A worker's life: until its pipe closes, however the other side ended."""
+    """A worker's main loop. It ends when its pipe closes, for whatever reason the other side ended."""
     for other in inherited:
         other.close()
     for sign in SIGNALS:
@@ -214,11 +215,10 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
 
 
 class _Packer(pickle.Pickler):
-    """Tensors travel as arrays, which pickle packs at once."""
+    """Pickles tensors as NumPy arrays, which is quick, and keeps their memory layout (channels last)."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            # channels-last weights keep their place in memory
             order = sorted(range(value.dim()), key=value.stride, reverse=True)
             return _tensor, (value.detach().permute(order).contiguous().numpy(), order)
         return NotImplemented
