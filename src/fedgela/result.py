@@ -39,9 +39,9 @@ def summarise(
         summary = best_and_last(records, name)
         if summary is not None:
             result[name] = summary
-    if finetuned:
+    name = algorithm.finetuned_as
+    if name is not None:
         # fine-tuned from the global model of the best GA, and from the last
-        name = "PA" if algorithm.PA_of == "finetuned" else "PA_finetuned"
         best, last = finetuned["best"], finetuned["last"]
         for key in (name, f"{name}_balanced"):
             if None not in (best[key], last[key]):  # of a federation whose sites had gone by then

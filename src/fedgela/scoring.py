@@ -30,8 +30,8 @@ class Scorer:
 
     @property
     def needs_union(self) -> bool:
-        """Whether local models are scored on the union too."""
-        return self.algorithm.GA_of == "locals" or "GA_locals" in self.algorithm.beside
+        """Whether local models are also scored on the union of the test sets."""
+        return self.algorithm.locals_as is not None
 
     def right(self, predicted: Tensor, samples: Tensor) -> Tensor:
         """Right answers by class, [C]."""
@@ -77,10 +77,10 @@ class Scorer:
             record |= accuracy("GA", self.right(predicted, self.union), union_totals)
             if algorithm.PA_of == "global":
                 record |= mean_accuracy("PA", self._right_by_client(predicted), totals)
-        if self.needs_union:
+        if algorithm.locals_as is not None:
             self._score_newcomers_on_union(progress)
-            name = "GA" if algorithm.GA_of == "locals" else "GA_locals"
-            record |= mean_accuracy(name, progress.right_on_union, union_totals.expand_as(totals))
+            on_union = progress.right_on_union
+            record |= mean_accuracy(algorithm.locals_as, on_union, union_totals.expand_as(totals))
         if not algorithm.pooled:
             self._score_newcomers(progress)
             record |= mean_accuracy("local_accuracy", progress.right, totals)
@@ -96,13 +96,13 @@ class Scorer:
         return torch.bincount(cell[hit], minlength=N * C).view(N, C)
 
     def _score_newcomers(self, progress: Progress) -> None:
-        """A client that has not trained yet has the current global body with what is its own as it began:
-        its head, and BatchNorm that does not travel."""
+        """Score the clients that have not trained yet. Their personal model is the current global one, where
+        whatever does not travel (a head, local BatchNorm) is as it was initially."""
         new = progress.visited == 0
         samples = new[self.federation.test.owner].nonzero().flatten()
         if len(samples) == 0:
             return
-        # all newcomers at once: one row of client vectors a sample
+        # all of them at once: one row of client vectors for each sample
         owner = self.federation.test.owner[samples]
         extra = progress.server.extra
         rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
@@ -116,7 +116,7 @@ class Scorer:
         for k in (progress.visited == 0).nonzero().flatten().tolist():
             vectors = self.algorithm.client_vectors(self.federation.train_counts[k], server.extra)
             key = tuple((name, tuple(value.flatten().tolist())) for name, value in vectors.items())
-            if key not in alike:  # most methods predict the union alike for all newcomers
+            if key not in alike:  # with most methods newcomers have the same vectors, and the same answers
                 question = Question(server.model | self.own_norm, self.union, vectors | server.extra)
                 alike[key] = self._right_answers([question])[0]
             progress.right_on_union[k] = alike[key]

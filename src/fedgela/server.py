@@ -19,7 +19,7 @@ from fedgela.algorithms import (
     mean_statistics,
     travelling,
 )
-from fedgela.algorithms.own import aggregated, check_method, given
+from fedgela.algorithms.own import aggregated, check_method, handed_to
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
@@ -234,7 +234,7 @@ class Server:
         model = self._as_seen_by(client, server.model)
         last = self.store.get(client, self.read_again) if algorithm.keeps_model else None
         if last is not None:
-            last = given(algorithm, last)
+            last = handed_to(algorithm, last)
         return Job(
             client,
             self.trainees.train[client],
@@ -344,22 +344,19 @@ class Server:
 
     def finish(self, progress: Progress) -> Record:
         """What is measured once, after the last round: fine-tuned personal models."""
-        record: Record = {}
-        if self.algorithm.PA_of == "finetuned" or "PA_finetuned" in self.algorithm.beside:
-            name = "PA" if self.algorithm.PA_of == "finetuned" else "PA_finetuned"
-            for which, round, model, norms in (
-                ("best", progress.best_round, progress.best_model, progress.best_norms),
-                ("last", progress.round, progress.global_model, {}),
-            ):
-                if which == "last" and round == progress.best_round:
-                    record["last"] = record["best"]
-                    continue
-                right, total = self.finetuned(model, round, range(self.federation.clients), norms)
-                record[which] = mean_accuracy(name, right, total) | {
-                    "round": round,
-                    "by_client": client_accuracies(right, total),
-                }
-        return record
+        name = self.algorithm.finetuned_as
+        if name is None:
+            return {}
+
+        def measured(round: int, model: State, norms: Mapping[int, State]) -> Record:
+            right, total = self.finetuned(model, round, range(self.federation.clients), norms)
+            by_client = client_accuracies(right, total)
+            return mean_accuracy(name, right, total) | {"round": round, "by_client": by_client}
+
+        best = measured(progress.best_round, progress.best_model, progress.best_norms)
+        if progress.round == progress.best_round:
+            return {"best": best, "last": best}
+        return {"best": best, "last": measured(progress.round, progress.global_model, {})}
 
     def finetuned(
         self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]

@@ -1,5 +1,5 @@
 """The methods by name, in the order of the paper's tables. A new method is one file and one line here; a
-user's own, outside of the package, is named by its import path."""
+user's own method, outside of the package, is named by its import path."""
 
 from dataclasses import fields
 from typing import get_args
@@ -98,6 +98,6 @@ def find_algorithm(name: str) -> type[FedAvg]:
 
 
 def name_of(algorithm: FedAvg) -> str:
-    """What `find_algorithm` finds it by."""
+    """The name by which `find_algorithm` finds it."""
     method = type(algorithm)
     return method.name if ALGORITHMS.get(method.name) is method else import_path(method)

@@ -76,20 +76,36 @@ class FedAvg:
     # Which models the two accuracies are of (docs/protocol.md).
     GA_of: ClassVar[GlobalOf] = "global"
     PA_of: ClassVar[PersonalOf] = "finetuned"
-    # Accuracies reported beside those two, of the other kind.
+    # Accuracies reported beside those two: PA_finetuned where PA is not of fine-tuned models, GA_locals where
+    # GA is not of local ones.
     beside: ClassVar[Beside] = ()
     # Whether a client keeps its last local model: as its personal model, or for its next visit.
     keeps_model: ClassVar[bool] = False
-    # The hyper-parameters that are worth a search, with the authors' values, the default first; a key
-    # of several names holds values that go together. What of it a search tries is up to `searched`.
+    # The hyper-parameters that are worth a search, with the authors' values, the default first; a key of
+    # several names, by comma, holds tuples of values that go together. See also `searched`.
     grid: ClassVar[Grid] = {}
     # Whether all data is trained on in one place (the Centralised bound).
     pooled: ClassVar[bool] = False
 
+    @property
+    def finetuned_as(self) -> Literal["PA", "PA_finetuned"] | None:
+        """What the accuracy of fine-tuned models is called; None where nothing is fine-tuned."""
+        if self.PA_of == "finetuned":
+            return "PA"
+        return "PA_finetuned" if "PA_finetuned" in self.beside else None
+
+    @property
+    def locals_as(self) -> Literal["GA", "GA_locals"] | None:
+        """What the accuracy of local models on the union of the test sets is called; None where it is not
+        measured."""
+        if self.GA_of == "locals":
+            return "GA"
+        return "GA_locals" if "GA_locals" in self.beside else None
+
     # -- a search ----------------------------------------------------------------------------------
 
     def searched(self, epochs: int) -> Grid:
-        """The part of the grid that makes a difference, beside the method's other options and with so many
+        """The part of the grid that makes a difference, given the method's other options and the number of
         local epochs."""
         return self.grid
 
@@ -110,8 +126,8 @@ class FedAvg:
         return None
 
     def statistics(self, counts: Tensor) -> State:
-        """What a client sends once, before training (see `shares`): of its class counts, [1, C], tensors
-        [1, ...]. The server averages them by p_k."""
+        """What a client sends once, before training: tensors [1, ...] made from its class counts [1, C]. The
+        server takes their mean, weighted by p_k. A method that sends any says so in `shares`."""
         return {}
 
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
@@ -124,15 +140,16 @@ class FedAvg:
     # -- local training ----------------------------------------------------------------------------
 
     def client_vectors(self, counts: Tensor, server: State) -> State:
-        """What loss and prediction read of a client, made on it from its class counts [..., C].
+        """What loss and prediction need to know of a client, made on it from its class counts [..., C].
 
-        `server` is the server's extra state. A leading dimension of the counts stays in the result, so
-        that samples of many clients can be predicted in one batch.
+        `server` is the server's extra state. Leading dimensions of the counts stay in the result, so that
+        samples of many clients can be predicted in one batch.
         """
         return {}
 
     def start(self, server: State, last: State | None) -> State:
-        """The model that a client begins with: the server's, with its own last entries where none travel."""
+        """The model that a client starts from: the server's, with its own last values of entries that do not
+        travel (`last` is None before its first visit)."""
         if last is None:
             return server
         return {name: value if self.travels(name) else last[name] for name, value in server.items()}
@@ -153,8 +170,9 @@ class FedAvg:
         """The loss of every sample, [B]; its mean is minimised. Tensor code only: no .item(), no
         branch on data, so that the same function runs eagerly, in a CUDA graph and in a Flower client.
 
-        `client` holds the client vectors, the server's extra state, the references, and `draw`, the
-        number of this step's draws (see randomness.uniform: others' are not this client's own).
+        `client` holds the client vectors, the server's extra state, the references, and `draw`, the number
+        of this step's draws: random numbers come from randomness.uniform(client["draw"], ...), since those
+        of a global generator would depend on how clients are computed.
         """
         return cross_entropy(net(x), y)
 
@@ -182,17 +200,17 @@ class FedAvg:
 
 
 def mean_statistics(algorithm: FedAvg, counts: Tensor) -> State:
-    """The mean over clients, weighted by p_k, of what a method has them share before training, from their
+    """The mean over clients, weighted by p_k, of what the method has them send before training, from their
     class counts [N, C]."""
     p = counts.sum(dim=1).double() / counts.sum()
-    sent = [algorithm.statistics(own[None]) for own in counts]  # one by one, as sites do
+    sent = [algorithm.statistics(own[None]) for own in counts]  # one by one, as sites of a federation do
     together = {name: torch.cat([one[name] for one in sent]) for name in sent[0]}
     return {name: (p @ value.double()).float() for name, value in together.items()}
 
 
 def travelling(algorithm: FedAvg, model: State, stays: Collection[str] = ()) -> State:
-    """The entries of a model that go between the server and its clients: floats, but for what the method
-    keeps back, and what is a client's own whatever the method (`stays`, such as local BatchNorm)."""
+    """The entries of a model that go between the server and its clients: the floats, except what the method
+    keeps back and what stays with a client whatever the method (`stays`, such as local BatchNorm)."""
     return {
         name: value
         for name, value in model.items()

@@ -100,7 +100,7 @@ class FedGELA(FedAvg):
             raise ValueError("E_W and logit_scale are lengths of the ETF: they need etf = true")
         if self.E_W is not None and self.logit_scale is not None:
             raise ValueError("give E_W or logit_scale (which is sqrt(E_W)), not both")
-        # from here on E_W says it all, and a resolved config has no open points
+        # from here on E_W alone gives the length, and no option is left open, as a resolved config needs
         if self.logit_scale is not None:
             E_W = self.logit_scale * self.logit_scale
             if not 0 < E_W < math.inf:
@@ -113,9 +113,9 @@ class FedGELA(FedAvg):
             object.__setattr__(self, "feature_norm", "l2" if self.etf else "none")
 
     def searched(self, epochs: int) -> Grid:
-        """Without the ETF it has no length, without the adaptation no form."""
-        idle = {"E_W": not self.etf, "phi": not self.adapt}
-        return {names: values for names, values in self.grid.items() if not idle.get(names)}
+        """The grid without E_W where there is no ETF, and without phi where nothing is adapted."""
+        useless = {"E_W": not self.etf, "phi": not self.adapt}
+        return {names: values for names, values in self.grid.items() if not useless.get(names)}
 
     def head(self, d: int, C: int, seed: int) -> nn.Module:
         norm: nn.Module = nn.Identity()
@@ -141,7 +141,8 @@ class FedGELA(FedAvg):
         return {"phi_normaliser": form.Q(counts)} if self.adapt and form.shares else {}
 
     def client_vectors(self, counts: Tensor, server: State) -> State:
-        present = (counts > 0) | (counts.sum(dim=-1, keepdim=True) == 0)  # of no samples: any may come
+        # a client without samples may be tested on any class
+        present = (counts > 0) | (counts.sum(dim=-1, keepdim=True) == 0)
         if not self.adapt:
             return {"phi": torch.ones_like(counts, dtype=torch.float32), "present": present}
         normaliser = server.get("phi_normaliser")

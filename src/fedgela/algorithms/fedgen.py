@@ -82,16 +82,16 @@ class FedGen(FedAvg):
         y_any = (uniform(draw, 0, (self.generated,)) * C).long()
         eps_any = uniform(draw, 1, (self.generated, self.noise))
         eps = uniform(draw, 2, (B, self.noise))
-        # one pass for both batches, in evaluation mode: a client only listens to G
+        # one pass for both batches, in evaluation mode, without gradients: clients do not train G
         with torch.no_grad():
             z = generate(client, torch.cat([eps_any, eps]), torch.cat([y_any, y]), C)
         z_any, z_y = z[: self.generated], z[self.generated :]
-        told = cross_entropy(net.head(z_any), y_any).mean()
+        ce_generated = cross_entropy(net.head(z_any), y_any).mean()
         target = net.head(z_y).detach().softmax(dim=1)
         # KL written out: vmap has no rule for F.kl_div
-        listening = (torch.xlogy(target, target) - target * logits.log_softmax(dim=1)).sum(dim=1)  # [B]
+        kl = (torch.xlogy(target, target) - target * logits.log_softmax(dim=1)).sum(dim=1)  # [B]
         ce = cross_entropy(logits, y)
-        loss: Tensor = ce + self.generated / B * alpha * told + beta * listening
+        loss: Tensor = ce + self.generated / B * alpha * ce_generated + beta * kl
         return loss
 
     # -- the server --------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ class FedGen(FedAvg):
             y = torch.randint(C, (self.generated,), generator=draws).to(device)
             eps = torch.rand(self.generated, self.noise, generator=draws).to(device)
             z = generate(G, eps, y, C, training=True)
-            teaching = z.new_zeros(())
+            teachers_ce = z.new_zeros(())
             for k, (weight, bias) in enumerate(heads):
                 ce = cross_entropy(F.linear(z, weight, bias), y)
-                teaching = teaching + (share[k, y] * ce).mean()
+                teachers_ce = teachers_ce + (share[k, y] * ce).mean()
             adam.zero_grad()
-            (teaching + self.eta * diversity(eps, z)).backward()  # type: ignore[no-untyped-call]
+            (teachers_ce + self.eta * diversity(eps, z)).backward()  # type: ignore[no-untyped-call]
             adam.step()
         G["G/layers.1.num_batches_tracked"] += self.generator_steps
         return {name: value.detach() for name, value in G.items()}, _saved(adam)

@@ -42,7 +42,7 @@ class FedRep(FedAvg):
             raise ValueError("head_epochs and body_epochs are both 0: nothing would be trained")
 
     def searched(self, epochs: int) -> Grid:
-        """Each way to train once: of ten epochs the default's halves are five and five."""
+        """The grid without repetitions: with ten local epochs, say, the default is the same as (5, 5)."""
         ways: dict[tuple[Phase, ...], Any] = {}
         points: tuple[Any, ...] = self.grid.get(EPOCHS, ())
         for head, body in [(self.head_epochs, self.body_epochs), *points]:

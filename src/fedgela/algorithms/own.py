@@ -1,5 +1,5 @@
-"""A user's own method, held against what is asked of one: before a run begins it is tried on two samples of
-zeros, and the server's state that it makes of a round is looked at before it is taken over."""
+"""Checks of a user's own method: before a run it is tried on two samples of zeros, and after every round the
+server state that its `aggregate` gives is checked. This package's own methods are not checked."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,28 +43,26 @@ def check_method(algorithm: FedAvg, net: Net, spec: InputSpec, classes: int, epo
 def aggregated(
     algorithm: FedAvg, server: ServerState, updates: Sequence[Update], moment: Moment
 ) -> ServerState:
-    """The server's next state. A user's own method may change in place what it is given: it gets copies,
-    since the best model so far, and what clients keep, may be the same tensors."""
-    given = server
-    if name_of(algorithm) not in ALGORITHMS:
-        given = ServerState(*(_copied(state) for state in (server.model, server.extra, server.private)))
-        updates = [replace(update, model=_copied(update.model)) for update in updates]
-    return check_aggregated(algorithm, server, algorithm.aggregate(given, updates, moment))
+    """The server's next state, by the method's `aggregate`, and checked."""
+    states = (server.model, server.extra, server.private)
+    copies = ServerState(*(handed_to(algorithm, state) for state in states))
+    updates = [replace(update, model=handed_to(algorithm, update.model)) for update in updates]
+    return check_aggregated(algorithm, server, algorithm.aggregate(copies, updates, moment))
 
 
-def given(algorithm: FedAvg, last: State) -> State:
-    """A client's last model, for its method. A user's own may change it in place: it gets a copy, since the
-    model itself may be on its way to the disk."""
-    return last if name_of(algorithm) in ALGORITHMS else _copied(last)
+def handed_to(algorithm: FedAvg, state: State) -> State:
+    """A state as its method may have it: a copy for a user's own method, which may change it in place. The
+    same tensors may be part of the best model so far, be kept by a client, or be on their way to the disk."""
+    return state if name_of(algorithm) in ALGORITHMS else {k: v.clone() for k, v in state.items()}
 
 
 def check_aggregated(algorithm: FedAvg, before: ServerState, after: object) -> ServerState:
-    """The server's next state, if it is one."""
+    """What `aggregate` gave, if it is a server state with the same model entries, of the same shapes."""
     if not isinstance(after, ServerState):
         raise UserError(f"{name_of(algorithm)}: aggregate must give a ServerState, not a {_kind(after)}")
     for entry in sorted(before.model.keys() | after.model.keys()):
         was, now = (
-            _found(state.model[entry]) if entry in state.model else "none" for state in (before, after)
+            _described(state.model[entry]) if entry in state.model else "none" for state in (before, after)
         )
         if was != now:
             raise UserError(f"{name_of(algorithm)}: aggregate gives {now} for the model's {entry}, not {was}")
@@ -94,7 +92,8 @@ def _check_predictions(name: str, algorithm: FedAvg, net: Net, spec: InputSpec, 
 
 
 def _check_vectors(name: str, algorithm: FedAvg, extra: State, classes: int) -> None:
-    """Samples of clients that have not trained yet are predicted in one batch, a row of vectors a sample."""
+    """A UserError where a client's vectors depend on whether they are made for it alone or for several
+    clients at once, as they are to predict samples of many clients in one batch."""
     counts = torch.stack([torch.arange(classes), torch.ones(classes, dtype=torch.int64)])
     together = algorithm.client_vectors(counts, extra)
     for i, own in enumerate(counts):
@@ -112,7 +111,7 @@ def _check_logits(name: str, what: str, logits: object, classes: int) -> None:
     if not isinstance(logits, Tensor) or list(logits.shape) != [2, classes]:
         raise UserError(
             f"{name}: {what} must give logits [B, C], of two samples {[2, classes]}, "
-            f"and gives {_found(logits)}"
+            f"and gives {_described(logits)}"
         )
 
 
@@ -126,14 +125,14 @@ def _check_classifier(name: str, algorithm: FedAvg, net: Net, classes: int) -> N
     if not isinstance(vectors, Tensor) or vectors.dim() != 2 or len(vectors) != classes:
         raise UserError(
             f"{name}: classifier must give the vectors [C, d] of {classes} classes, "
-            f"and gives {_found(vectors)}"
+            f"and gives {_described(vectors)}"
         )
 
 
 def _check_phases(name: str, algorithm: FedAvg, net: Net, epochs: int) -> None:
     phases: object = algorithm.phases(epochs)
     if not isinstance(phases, tuple | list) or not all(isinstance(phase, Phase) for phase in phases):
-        raise UserError(f"{name}: phases must give a tuple of Phase, and gives {_found(phases)}")
+        raise UserError(f"{name}: phases must give a tuple of Phase, and gives {_described(phases)}")
     names = [parameter for parameter, _ in net.named_parameters() if parameter not in net.frozen]
     for phase in phases:
         if not any(phase.selects(parameter) for parameter in names):
@@ -144,11 +143,7 @@ def _check_phases(name: str, algorithm: FedAvg, net: Net, epochs: int) -> None:
             )
 
 
-def _copied(state: State) -> State:
-    return {name: value.clone() for name, value in state.items()}
-
-
-def _found(value: object) -> str:
+def _described(value: object) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else f"a {_kind(value)}"
 
 

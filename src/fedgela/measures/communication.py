@@ -34,7 +34,7 @@ def traffic(
     seed: int = 0,
     stays: Collection[str] = (),
 ) -> Traffic:
-    """What one client sends and gets, from the method's own account of what travels.
+    """What one client sends and gets, by what the method says that travels.
 
     `model` is a model's state, `counts` [C] a client's class counts, d the features' dimension; `stays`
     are entries that are a client's own whatever the method (BatchNorm under `batchnorm = "local"`). A
@@ -59,7 +59,7 @@ def traffic(
 
 
 def total_traffic(per_client: Traffic, records: Iterable[Record], clients: int) -> tuple[int, int]:
-    """Up and down over all rounds of a run with so many clients, by who took part in each."""
+    """Bytes up and down over all rounds of a run with so many clients, from who took part in each round."""
     visits = sum(len(record.get("clients", ())) for record in records)
     return visits * per_client.up + clients * per_client.once, visits * per_client.down
 
@@ -91,7 +91,7 @@ def speedup(rounds: int | None, fedavg_rounds: int | None) -> float | None:
 def reaching_fedavg(
     runs: Mapping[int, Sequence[Record]], fedavg: Mapping[int, Sequence[Record]]
 ) -> dict[int, tuple[int | None, float | None]]:
-    """By seed, of those that both were run on: the rounds to FedAvg's best GA, and the speed-up."""
+    """The rounds to FedAvg's best GA, and the speed-up, for every seed that both were run on."""
     found = {}
     for seed in runs.keys() & fedavg.keys():
         target = best(fedavg[seed])

@@ -1,11 +1,11 @@
 """How far models move: local from global, adapted classifier from ETF."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-State = Mapping[str, Tensor]
+from fedgela.models import State
 
 
 def state_norm(state: State) -> Tensor:
@@ -26,15 +26,15 @@ def distance(local: State, server: State) -> Tensor:
     )
 
 
-def drift(local: State, server: State, counts: Callable[[str], bool] = lambda name: True) -> Tensor:
-    """||w_k - w|| / ||w||, w the global model that the local one started from, over the entries that `counts`
-    (such as an algorithm's `travels`) names."""
-    chosen = {name: value for name, value in server.items() if counts(name)}
+def drift(local: State, server: State, included: Callable[[str], bool] = lambda name: True) -> Tensor:
+    """||w_k - w|| / ||w|| over the included entries, such as those that travel; w is the global model that
+    the local one started from."""
+    chosen = {name: value for name, value in server.items() if included(name)}
     return distance(local, chosen).cpu() / state_norm(chosen).cpu()
 
 
 def adaptation_cost(phi: Tensor, lengths: Tensor | float = 1.0) -> Tensor:
-    """||Phi_k W - W|| (Frobenius), [...], of Phi_k [..., C] and the lengths |W_c| of the classifier's
-    vectors, [C] or one for all: it depends on W by nothing else."""
+    """||Phi_k W - W|| (Frobenius), [...], from Phi_k [..., C] and the lengths |W_c| of the classifier's
+    vectors, [C] or one for all. It does not depend on their directions."""
     cost: Tensor = torch.linalg.vector_norm((phi.double() - 1) * lengths, dim=-1)
     return cost

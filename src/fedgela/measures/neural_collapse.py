@@ -44,9 +44,9 @@ def etf_angle(C: int) -> float:
 def neural_collapse(h: Tensor, y: Tensor, W: Tensor, members: Tensor | None = None) -> Collapse:
     """NC1 to NC4 of features h [n, d] with labels y [n] under a classifier W [C, d].
 
-    Only classes with samples take part, and of those only the `members` (mask [C], by default all): on a
-    client its own classes. W's rows without length (Phi_kc = 0) have no direction, and take no part.
-    No loop over classes or samples, sums in float64; the numbers leave the device once, at the end.
+    Only classes with samples are counted, and of those only the `members` (mask [C], by default all): for a
+    client its own classes. Classes whose row of W has no length (Phi_kc = 0), and so no direction, are left
+    out too. Sums are in float64, and the results are copied from the device once, at the end.
     """
     C = len(W)
     h, W = h.double(), W.double()
@@ -55,7 +55,7 @@ def neural_collapse(h: Tensor, y: Tensor, W: Tensor, members: Tensor | None = No
     if members is not None:
         taking_part = taking_part & members.to(y.device)
     kept = taking_part[y]
-    # classes that take no part drop out, the others are numbered anew: 0 .. C'-1
+    # the classes that are left are renumbered: 0 .. C'-1
     h, W = h[kept], W[taking_part]
     y = (taking_part.cumsum(0) - 1)[y[kept]]
     n = counts[taking_part].double()
@@ -64,7 +64,7 @@ def neural_collapse(h: Tensor, y: Tensor, W: Tensor, members: Tensor | None = No
 
     means = torch.zeros_like(W).index_add_(0, y, h) / n[:, None]  # h_c, [C', d]
     centred = means - means.mean(dim=0)
-    # tr Sigma from differences: sums of squares would lose what is near 0
+    # tr Sigma from differences: as a difference of sums of squares it would lose its digits near 0
     within = (h - means[y]).square().sum() / len(h)
     between = centred.square().sum() / len(n)
 

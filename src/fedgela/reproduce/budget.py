@@ -77,8 +77,7 @@ def slowest(steps: Sequence[float]) -> float:
 
 def finetuning_rounds(experiment: Experiment) -> float:
     """What fine-tuning at the end costs, in rounds: every client, from the best model and from the last."""
-    algorithm = experiment.algorithm
-    if algorithm.PA_of != "finetuned" and "PA_finetuned" not in algorithm.beside:
+    if experiment.algorithm.finetuned_as is None:
         return 0.0
     clients = (experiment.clients or 1) / (experiment.sample or experiment.clients or 1)
     return 2 * clients * experiment.finetune_epochs / experiment.epochs

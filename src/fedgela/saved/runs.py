@@ -1,4 +1,4 @@
-"""Finding runs in folders, and reading what they hold; what is damaged is named, and the rest is read."""
+"""Finds runs in folders and reads them. What is damaged is noted by its file, and the rest is read."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Run:
 
     @cached_property
     def data_fingerprint(self) -> str | None:
-        """Of the data that it was trained on; None where neither a result nor a checkpoint tells."""
+        """Of the data that it was trained on; None where neither the result nor a checkpoint has it."""
         told = (self.result or {}).get("data_fingerprint")
         return told or RunFolder(self.path).data_fingerprint()
 
@@ -117,7 +117,7 @@ def _descend(path: Path, depth: int) -> Iterator[Path]:
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Seed 10 after seed 9."""
+    """A sort key by which seed-10 comes after seed-9."""
     return [(int(n), "") if n.isdecimal() else (-1, n) for n in re.split(r"(\d+)", str(path))]
 
 
@@ -139,7 +139,7 @@ def _read(path: Path, note: Note) -> Run:
 
 
 def read_result(folder: RunFolder, note: Note) -> Record | None:
-    """None where there is none, or none that can be used, which is noted."""
+    """A run's result, or None: where there is none yet, or where it cannot be used, which is noted."""
     try:
         return folder.sound_result()
     except UserError as error:
@@ -148,8 +148,8 @@ def read_result(folder: RunFolder, note: Note) -> Record | None:
 
 
 def read_records(path: Path, note: Note, being_written: bool = False) -> list[Record]:
-    """The rounds in their order; lines that are none are noted by their number. Where the file is being
-    written, a last line without an end is one that is not there yet."""
+    """The records of a metrics.jsonl, one a round; other lines are noted by number. In a file that is being
+    written, a last line without a newline is incomplete, and is left out."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -173,7 +173,8 @@ def read_records(path: Path, note: Note, being_written: bool = False) -> list[Re
 
 
 def failed_runs(table: Path) -> list[tuple[str, str, str]]:
-    """What a comparison says of runs that failed, perhaps before they had a folder: method, seed, error."""
+    """The failed runs that a comparison's table names, as (method, seed, error): a run may have failed before
+    it had a folder."""
     try:
         rows = json.loads(table.read_text())
         return [(row["algorithm"], *item) for row in rows for item in row.get("errors", {}).items()]

@@ -1,4 +1,4 @@
-"""A run on the sites of a federation: what its folder has beside a local run's (flower/terms.py)."""
+"""A run on the sites of a federation: what its folder holds that a local run's does not (flower/terms.py)."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -33,7 +33,8 @@ class Sites:
 
 
 def read_sites(path: Path, note: Callable[[str], None]) -> Sites | None:
-    """None of a local run; damaged files are noted."""
+    """What is known of the sites of a run; None for a local run, and for one whose files are damaged, which
+    is noted."""
     try:
         asked = json.loads((path / TERMS).read_text())
         agreed = Agreed.read(path / AGREED) if (path / AGREED).exists() else None
@@ -46,7 +47,7 @@ def read_sites(path: Path, note: Callable[[str], None]) -> Sites | None:
 
 
 def joined(records: Sequence[Record]) -> Joined:
-    """A site that came back in a resumed run has said it again: the last holds."""
+    """What each site said of its data when it joined. Sites join a resumed run again: the last one counts."""
     found: Joined = {}
     for record in records:
         found |= record.get("joined", {})
