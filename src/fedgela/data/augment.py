@@ -1,4 +1,4 @@
-"""Augmentation of a training batch on its device, from addressed draws: the same on CPU and GPU."""
+"""Augmentation of a training batch on its device, by addressed draws, which are the same on CPU and GPU."""
 
 import math
 
@@ -19,7 +19,7 @@ def crop_flip_rotate(images: Tensor, draw: Tensor) -> Tensor:
     """Random crop with 4 pixels of black padding, horizontal flip, rotation by up to 15 degrees, as the
     official code has them for CIFAR-100; uint8 [B, c, h, w] in, float of the same range out.
 
-    The three are one affine map of the sampling grid, read off at the nearest pixel.
+    All three together are one affine map of the sampling grid; every output pixel takes the nearest one.
     """
     B, _, h, w = images.shape
     shift = (uniform(draw, _SHIFT, (B, 2)) * (2 * PADDING + 1)).floor() - PADDING  # whole pixels
@@ -31,7 +31,7 @@ def crop_flip_rotate(images: Tensor, draw: Tensor) -> Tensor:
         torch.stack([flip * cos, -flip * sin * h / w, 2 * shift[:, 0] / w], dim=1),
         torch.stack([sin * w / h, cos, 2 * shift[:, 1] / h], dim=1),
     ]
-    # F.affine_grid, for which vmap has no rule, written out
+    # F.affine_grid written out, since vmap has no rule for it
     x = ((2 * torch.arange(w, device=images.device) + 1) / w - 1).expand(h, w)
     y = ((2 * torch.arange(h, device=images.device) + 1) / h - 1)[:, None].expand(h, w)
     pixels = torch.stack([x, y, torch.ones_like(x)], dim=2).view(h * w, 3)

@@ -1,4 +1,4 @@
-"""The data sets that are known by name: where they are on the Hugging Face hub, and what the paper does."""
+"""The data sets that are known by name: where the hub has them, and what the paper does with them."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,13 @@ class Source:
     config: str | None = None  # of several tables under one id
     client: str | None = None  # the column of natural clients
     kind: Kind = "image"
-    size: int = 32  # images are resized to this square; no change where they have this size
+    size: int = 32  # images are resized to squares of this side
     augment: bool = False  # as the official code does
     model: str = "resnet18"  # the paper's
 
     @property
     def form(self) -> str:
-        """What its .npz holds, for whoever has to make one."""
+        """What its .npz must hold, for a user who has to make it."""
         if self.kind == "tokens":
             return "text (uint8 characters), offset (of each role in it, and the end), role (their names)"
         shape = "height, width, channels"
@@ -67,5 +67,5 @@ NAMES = (*BUILT_IN, *CATALOGUE)
 
 
 def known(name: str) -> Source | None:
-    """The entry of a name, in which '-' and '_' are alike."""
+    """The catalogue's entry for a name, in which '_' may stand for '-'."""
     return CATALOGUE.get(name.replace("_", "-"))

@@ -1,4 +1,4 @@
-"""A table's columns: what they are for by their names, and which look like a mistake."""
+"""A table's columns: which role each has by its name, and which look like a mistake."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,21 +7,21 @@ from typing import Any
 from fedgela.data.dataset import printable
 from fedgela.errors import some_of
 
-ID = "id"  # what a sample is called: for predictions, never trained on
+ID = "id"  # the sample's name, shown with predictions and never trained on
 ROLES = ("label", "client", "split", "image", "group", ID)
-NAMED = ("label", "client", "group")  # by names, or by numbers
+NAMED = ("label", "client", "group")  # their values may be names or numbers
 PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
 SHOWN = 5  # columns in a note
-FEWEST = 5  # rows: of fewer, the numbers of a column may well rise by chance
+FEWEST = 5  # in fewer rows the numbers of a column may well rise by chance
 
 
 def nearly(role: str, names: Sequence[str]) -> str | None:
-    """The column that may be meant where none is called so: ' label' or Label."""
+    """Where no column has the name of a role, the one that may be meant: ' label' or 'Label' for label."""
     return None if role in names else next((name for name in names if name.strip().lower() == role), None)
 
 
 def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
-    """What a run and an inspection say of the columns, of which some are trained on."""
+    """Notes about columns that look like mistakes; `features` are the columns that are trained on."""
     names = table.column_names
     for name in filter(PANDAS_INDEX.fullmatch, names):
         yield f"column {name} is left out: pandas calls the index of a table so"
@@ -37,7 +37,7 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
             rise, fall = numbers[1:] > numbers[:-1], numbers[1:] < numbers[:-1]
             if rise.all() or fall.all():
                 way = "rises" if rise.all() else "falls"
-                # of a table that was once sorted, it tells the labels
+                # if the table was ever sorted by label, such a column reveals the labels
                 yield (
                     f"column {printable(name)} numbers the rows: it {way} with every row, and is trained on; "
                     "leave it out unless it was measured"

@@ -1,4 +1,4 @@
-"""How a .csv file is written, where that is not how one is read: UTF-8, with commas between columns."""
+"""Refuses .csv files in other forms than the one that is read: UTF-8, with commas between columns."""
 
 import codecs
 from pathlib import Path
@@ -11,7 +11,7 @@ HEAD = 2**16  # bytes that are looked at
 
 
 def check_form(path: Path) -> None:
-    """The first line, with the columns' names, tells."""
+    """A UserError where the file is UTF-16, or its first line has other separators and no comma."""
     with path.open("rb") as file:
         head = file.read(HEAD)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head[:2]:

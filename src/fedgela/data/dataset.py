@@ -17,15 +17,17 @@ from fedgela.data.groups import in_all_and_in_both, numbered
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, Kind, columns_of
 
-REAL = "biuf"  # kinds of numpy types that are features: booleans are 0 and 1
-CONSTANT = 1e30  # the deviation of what has none; finite, as what is kept and sent must be
+REAL = "biuf"  # kinds of NumPy types that features may have; booleans become 0 and 1
+# stands for the standard deviation of constant features, so that dividing by it gives zero; finite, since
+# statistics are saved and sent
+CONSTANT = 1e30
 _TENSORS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
     """Images are uint8 [n, channels, height, width], features float32 [n, d], tokens uint8 or int64
-    [n, length]; labels are int64 [n]. What takes a pass over the data is worked out when first asked for."""
+    [n, length]; labels are int64 [n]. Properties that need a pass over the data are computed once."""
 
     name: str
     kind: Kind
@@ -36,15 +38,15 @@ class Dataset:
     classes: int
     vocabulary: int = 0  # of tokens
     class_names: tuple[str, ...] = ()  # empty: the classes are numbers
-    numbers_written: bool = False  # in a table, where a number may be a name (numbers.py)
+    numbers_written: bool = False  # whether labels are numbers read from a table, and so names (numbers.py)
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
-    group_train: np.ndarray | None = None  # what belongs together, as a patient's images: numbers from 0, [n]
+    group_train: np.ndarray | None = None  # which samples belong together (a patient's): numbers from 0, [n]
     group_test: np.ndarray | None = None
     augment: bool = False  # training samples, see augment.py
     client_names: tuple[str, ...] = ()  # of the natural clients 0, 1, ...; empty: their ids say it all
     feature_names: tuple[str, ...] = ()  # of a table's columns
-    notes: tuple[str, ...] = ()  # what in the file looks like a mistake, for whoever trains on it
+    notes: tuple[str, ...] = ()  # told to whoever trains on it: what looks like a mistake in the file
 
     def __repr__(self) -> str:
         sizes = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples"
@@ -93,12 +95,12 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all samples, labels and client ids: a run goes on only with the data that it began with."""
+        """A digest of all samples, labels and client ids: a run is resumed only on the data it began with."""
         digest = hashlib.sha256()
         for name in _TENSORS:
             tensor: Tensor = getattr(self, name).cpu()
             if tensor.dim() == 4:
-                tensor = tensor.permute(0, 2, 3, 1)  # as images lie in memory
+                tensor = tensor.permute(0, 2, 3, 1)  # the order in memory, so that nothing is copied
             digest.update(tensor.contiguous().numpy().data)
         for ids in (self.client_train, self.client_test):
             if ids is not None:
@@ -121,11 +123,11 @@ class Dataset:
         return (1.0 / (255.0 * std)).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
 
     def training_inputs(self, x: Tensor, draw: Tensor) -> Tensor:
-        """The same for training: augmented, where the data set is, by the step's draws."""
+        """The network's input in training: augmented first, if the data set is, by the step's draws."""
         return self.inputs(crop_flip_rotate(x, draw) if self.augment else x)
 
     def to(self, device: torch.device, contiguous: bool = False) -> "Dataset":
-        """The same on a device; images lie there with their channels last, or, if contiguous, first."""
+        """The data set on a device. Images keep their channels last in memory, unless `contiguous`."""
         try:
             there = {name: getattr(self, name).to(device) for name in _TENSORS}
             if contiguous:
@@ -137,21 +139,24 @@ class Dataset:
                 "uses the GPU, and device = 'cpu' does without"
             ) from None
         moved = dataclasses.replace(self, **there)
-        if "statistics" in self.__dict__:  # worked out already: not once more
+        if "statistics" in self.__dict__:  # already computed: the copy has them too
             return moved.with_statistics(*(value.to(device) for value in self.statistics))
         return moved
 
     def with_statistics(self, mean: Tensor, deviation: Tensor) -> "Dataset":
-        """The same with these for its own, as of all sites' samples together."""
+        """The data set with these statistics for its own: in a federation, those of all sites' data."""
         same = dataclasses.replace(self)
         same.__dict__["statistics"] = (mean, deviation)
         return same
 
 
 def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Of such sums, which may be of several clients. What is constant, as far as float32 can tell, is divided
-    by so much that it is zero, also where it has another value later: its weights were never trained, and
-    would answer at random."""
+    """From sums as `Dataset.sums` gives them, perhaps added up over clients.
+
+    The deviation of a feature that is constant, as far as float32 can tell, is CONSTANT: the feature is zero
+    then, also where it has another value in later data. Its weights are never trained, and would answer at
+    random.
+    """
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt()
     varies = std > 1e-6 * (1 + mean.abs())
@@ -159,13 +164,13 @@ def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tens
 
 
 def printable(name: str) -> str:
-    """A data set's, class's or client's name without control characters, which a folder's may have."""
+    """A name from a user's data with its control characters escaped; a folder's name may have some."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
 
 
-def alike(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    """A note of two names that only their case or their blanks tell apart, or that are one number: of two
-    sites that write one class differently, say. Letters are names of one character, and as many classes."""
+def similar_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """A note if two names differ only in case, blanks or the way a number is written; perhaps two sites spell
+    one class differently. Names of a single character are left out: letters may well be classes."""
     first: dict[str | float, str] = {}
     pairs = []
     for name in names:
@@ -208,8 +213,8 @@ def make_dataset(
     feature_names: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set of arrays as in an .npz file, checked: uint8 images [n, height, width] or [n, height,
-    width, channels], float features [n, d], or, with a vocabulary, tokens [n, length]."""
+    """A data set from arrays like those of an .npz file, after checking them: uint8 images [n, height, width]
+    or [n, height, width, channels], real features [n, d], or, with a vocabulary, tokens [n, length]."""
     kind: Kind = "tokens" if vocabulary else "features" if x_train.ndim == 2 else "image"
     for part, x, y, ids in (
         ("train", x_train, y_train, client_train),
@@ -251,7 +256,7 @@ def make_dataset(
         group_test=group_test,
         client_names=client_names,
         feature_names=feature_names,
-        notes=(*notes, *alike("classes", class_names), *alike("clients", client_names)),
+        notes=(*notes, *similar_names("classes", class_names), *similar_names("clients", client_names)),
     )
 
 
@@ -264,7 +269,7 @@ def split_dataset(
     group: np.ndarray | None = None,
     **other: Any,
 ) -> Dataset:
-    """A data set of samples of which a mask [n] says which are for testing; `other`: names, and notes."""
+    """A data set from samples and a mask [n] of those for testing. `other` goes on to make_dataset."""
     for key, values in (("client", client), ("group", group)):
         if values is not None:
             other |= {f"{key}_train": values[~test], f"{key}_test": values[test]}
@@ -304,7 +309,7 @@ def _check_integers(key: str, values: np.ndarray, x: np.ndarray, part: str) -> N
 
 
 def _number_of_classes(y_train: np.ndarray, y_test: np.ndarray, class_names: Sequence[str]) -> int:
-    """As many as there are names, or else as the largest label says."""
+    """The number of class names, or without names the largest label plus one."""
     largest = int(max(y_train.max(), y_test.max()))
     if class_names and largest >= len(class_names):
         raise UserError(f"the label {largest} has no name among the {len(class_names)} class_names")
@@ -317,7 +322,7 @@ def _number_of_classes(y_train: np.ndarray, y_test: np.ndarray, class_names: Seq
 
 
 def as_float32(name: str, values: np.ndarray) -> np.ndarray:
-    """Real numbers as float32, in which some that were finite before are too large."""
+    """Real numbers as float32; a UserError where one is not finite, or too large for float32."""
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = np.argwhere(~np.isfinite(numbers))
@@ -329,7 +334,7 @@ def as_float32(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _tensor(name: str, x: np.ndarray, kind: Kind) -> Tensor:
-    """Images keep their place in memory (channels last) and get their channels in front as a view."""
+    """As a data set holds them. Images keep their channels last in memory: [n, c, h, w] is a view of them."""
     if kind == "features":
         return torch.from_numpy(as_float32(name, x))
     if kind == "image":

@@ -15,7 +15,7 @@ EXAMPLES = 5  # named of each kind
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Samples that are the same to the byte, with a few indices of each kind."""
+    """How many samples are the same to the byte, by kind, with a few examples (indices) of each."""
 
     test_in_train: int  # test samples that some client also trains on
     test_in_train_of_same_client: int  # of those, the ones that their own client trains on
@@ -40,7 +40,7 @@ def find_duplicates(federation: Federation) -> Duplicates:
     first[train[::-1]] = np.arange(len(train))[::-1]  # the first training sample of every group
     leaked = np.flatnonzero(first[test] >= 0)
 
-    # holdings: the distinct pairs of a sample's content and a client that trains on it
+    # holdings: the distinct pairs (content of a sample, client that trains on it)
     pair = train * N + owner
     holdings, first_of_pair = np.unique(pair, return_index=True)
     holders = np.bincount(holdings // N, minlength=groups)
@@ -70,7 +70,7 @@ def _pairs(left: Ints, right: Ints) -> tuple[tuple[int, int], ...]:
 
 
 def _groups(samples: npt.NDArray[np.uint64]) -> Ints:
-    """[n]: the same number for the same digest, from 0 on."""
+    """Numbers from 0, [n], the same for the same digest."""
     order = np.lexsort((samples[:, 1], samples[:, 0]))
     ordered = samples[order]
     new = np.any(ordered[1:] != ordered[:-1], axis=1)

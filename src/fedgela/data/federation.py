@@ -44,23 +44,22 @@ class Federation:
     @property
     def only_in_test(self) -> list[int]:
         """Classes that are in test sets, but that nobody has a training sample of."""
-        unseen = self.train_counts.sum(dim=0) == 0
-        classes: list[int] = torch.nonzero(unseen & (self.test_counts.sum(dim=0) > 0)).flatten().tolist()
-        return classes
+        return self._classes_with(trained=False, tested=True)
 
     @property
     def never_tested(self) -> list[int]:
-        """Classes that clients train on, but that no test set has a sample of: no accuracy tells of them."""
-        untested = self.test_counts.sum(dim=0) == 0
-        classes: list[int] = torch.nonzero(untested & (self.train_counts.sum(dim=0) > 0)).flatten().tolist()
-        return classes
+        """Classes that clients train on, but that no test set has a sample of: no accuracy covers them."""
+        return self._classes_with(trained=True, tested=False)
 
     @property
     def nowhere(self) -> list[int]:
         """Classes without any sample."""
-        counts = self.train_counts.sum(dim=0) + self.test_counts.sum(dim=0)
-        classes: list[int] = torch.nonzero(counts == 0).flatten().tolist()
-        return classes
+        return self._classes_with(trained=False, tested=False)
+
+    def _classes_with(self, *, trained: bool, tested: bool) -> list[int]:
+        in_train, in_test = self.train_counts.sum(dim=0) > 0, self.test_counts.sum(dim=0) > 0
+        found: list[int] = ((in_train == trained) & (in_test == tested)).nonzero().flatten().tolist()
+        return found
 
     def on(self, device: torch.device) -> "Federation":
         """The same with the data's tensors on a device; indices and counts stay on the CPU."""
@@ -130,10 +129,10 @@ def build_federation(
 
 
 def _with_own_tests(data: Dataset) -> Dataset:
-    """Data whose natural clients have test samples of their own.
+    """The data, in which natural clients have test samples of their own.
 
-    Where no client of the test samples is one of the training samples (MNIST by writer), there is nothing
-    to tell a client's accuracy by: every fifth of its training samples then takes the place of the test set.
+    Where all test samples are of clients without training samples (MNIST by writer), no client's accuracy
+    could be measured: every fifth training sample of each client then takes the place of the test set.
     """
     if data.client_train is None or data.client_test is None:
         raise UserError(f"partition natural: the data set {data.name!r} has no client ids")
@@ -149,18 +148,21 @@ def _with_own_tests(data: Dataset) -> Dataset:
 
 
 def _hold_back(data: Dataset, kept: np.ndarray, held_out: np.ndarray) -> Dataset:
-    """Training samples take the place of the test samples, which are never looked at."""
-    return dataclasses.replace(data, **_of(data, "train", kept), **_of(data, "train", held_out, "test"))
+    """The data with held-out training samples in the place of the test samples, which are dropped."""
+    return dataclasses.replace(
+        data, **_chosen(data, "train", kept), **_chosen(data, "train", held_out, "test")
+    )
 
 
-def _of(data: Dataset, part: str, chosen: np.ndarray, new_part: str | None = None) -> dict[str, Any]:
-    """The chosen samples of train or test, with all that is known of each, as fields of a data set."""
+def _chosen(data: Dataset, part: str, chosen: np.ndarray, new_part: str | None = None) -> dict[str, Any]:
+    """The chosen samples of a part (train or test), with all that is known of each, as the fields of a data
+    set; as those of `new_part` if it is given."""
     held = {key: getattr(data, f"{key}_{part}") for key in ("x", "y", "client", "group")}
     return {f"{key}_{new_part or part}": v if v is None else v[chosen] for key, v in held.items()}
 
 
 def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Dataset, Owners, Owners]:
-    """The samples of clients that were not drawn are no part of the federation."""
+    """The data and owners without the samples of natural clients that were not drawn."""
     kept_train, kept_test = train != LEFT_OUT, test != LEFT_OUT
     if kept_train.all() and kept_test.all():
         return data, train, test
@@ -169,5 +171,5 @@ def _without_left_out(data: Dataset, train: Owners, test: Owners) -> tuple[Datas
             f"partition natural: none of the drawn clients of {data.name!r} has test samples; draw more, "
             "or with another partition_seed"
         )
-    data = dataclasses.replace(data, **_of(data, "train", kept_train), **_of(data, "test", kept_test))
+    data = dataclasses.replace(data, **_chosen(data, "train", kept_train), **_chosen(data, "test", kept_test))
     return data, train[kept_train], test[kept_test]

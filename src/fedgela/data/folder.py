@@ -1,4 +1,4 @@
-"""A folder of images: SITE/CLASS/*.jpg, whose sites are natural clients, or CLASS/*.jpg to be partitioned."""
+"""A folder of images as a data set: SITE/CLASS/*.jpg, where sites are natural clients, or CLASS/*.jpg."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ DEEPEST = 4  # folders below the root: one more than any layout has
 
 @dataclass(frozen=True, order=True)
 class Image:
-    """One file of a folder, by the folders it lies in."""
+    """One image file, and what the folders above it say of it."""
 
     site: str  # '' where there are none
     label: str
@@ -43,7 +43,7 @@ def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> D
 
 
 def root_of(path: Path) -> Path:
-    """The folder that all images lie in: to a folder train belongs the folder test beside it."""
+    """The folder above all images: for a path .../train with a folder test beside it, their parent."""
     root = path.resolve()
     beside = root.parent.iterdir() if _head((root.name,)) == "train" else ()
     return root.parent if any(_head((f.name,)) == "test" and f.is_dir() for f in beside) else root
@@ -71,8 +71,7 @@ def _dataset(name: str, images: list[Image], x: np.ndarray, notes: tuple[str, ..
 
 
 def _images(root: Path) -> tuple[list[Image], tuple[str, ...]]:
-    """All image files in the order of their names, with what their folders say; and a note of other files
-    among them."""
+    """All images, sorted, and a note of other files among them, if there are any."""
     found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
     folders: list[tuple[str, ...]] = []
     passed_over: list[tuple[tuple[str, ...], str]] = []
@@ -104,7 +103,7 @@ def _images(root: Path) -> tuple[list[Image], tuple[str, ...]]:
         )
     if all(image.test for image in images):
         raise UserError("has a folder test but no training images")
-    # beside classes may lie whatever describes them; among their images, other files may be images too
+    # other files beside the folders of classes may describe them; among the images they may be images, too
     filled = {parts for parts, _ in found}
     return sorted(images), _passed_over([name for parts, name in passed_over if parts in filled])
 
@@ -119,8 +118,8 @@ def _passed_over(names: list[str]) -> tuple[str, ...]:
 
 
 def walk(root: Path, deepest: int | None = None) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """The folders below a root, by their names from there, and the files in each; links are followed, but not
-    in circles. What may not be read is an error: a class would be missing."""
+    """Every folder below a root, as its path's parts from there, with its files. Links are followed, but not
+    in circles. A folder that may not be read is an error, since a class might be missing."""
 
     def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be read ({error.strerror})")
@@ -146,17 +145,17 @@ def is_image(name: str) -> bool:
 
 
 def _below(parts: tuple[str, ...], heads: set[str]) -> tuple[str, ...]:
-    """The folders without a leading train or test."""
+    """The parts of a path without a leading train or test."""
     return parts[1:] if _head(parts) in heads else parts
 
 
 def _head(parts: tuple[str, ...]) -> str:
-    """train or test, where the first folder is for one of them: Train, TEST, Training and testing too."""
+    """'train' or 'test' if the first folder is called so (or Train, TEST, Training, testing), else ''."""
     return PARTS.get(parts[0].lower(), "") if parts else ""
 
 
 def _folder_of(part: str, found: list[tuple[tuple[str, ...], str]]) -> str | None:
-    """What the first folder of the images for this part is called."""
+    """The name of the first folder of the images for this part, as it is spelt there."""
     names = sorted({parts[0] for parts, _ in found if _head(parts) == part})
     if len(names) > 1:
         raise UserError(f"has two folders for the {part} images, {names[0]} and {names[1]}; put them in one")
@@ -191,7 +190,7 @@ def _depth(found: list[tuple[tuple[str, ...], str]], heads: set[str]) -> int:
 def _check_empty(
     found: list[tuple[tuple[str, ...], str]], folders: list[tuple[str, ...]], heads: set[str], depth: int
 ) -> None:
-    """A class without any image, or a site without any, is a mistake; a site without some class is not."""
+    """A UserError where a class, or a site, has no image at all; a site may well lack some classes."""
     filled = {_below(parts, heads) for parts, _ in found}
     below = [_below(parts, heads) for parts in folders]
     for what, place in (("site", 0), ("class", 1)) if depth == 2 else (("class", 0),):

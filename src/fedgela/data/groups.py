@@ -1,4 +1,4 @@
-"""Samples that belong together, as a patient's images: by a number of their group, or by its name."""
+"""Groups of samples that belong together, such as a patient's images, given by numbers or by names."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def check_group(key: str, values: np.ndarray, samples: int) -> None:
 def numbered(
     train: np.ndarray | None, test: np.ndarray | None, n_train: int, n_test: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Groups by numbers from 0, the same in train and test."""
+    """The groups of train and test as numbers from 0; the same group has the same number in both."""
     if train is None and test is None:
         return None, None
     if train is None or test is None:

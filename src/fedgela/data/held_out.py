@@ -1,4 +1,4 @@
-"""Training samples that are held out to stand in for the test sets: which they are, and which are kept."""
+"""Choosing training samples to hold out as validation data, in the place of the test sets."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ Mask = npt.NDArray[np.bool_]
 def hold_out(
     data: Dataset, owner: Owners, clients: int, share: float, rng: np.random.Generator
 ) -> tuple[Mask, Mask]:
-    """The samples that are kept for training and those that are held out: of every client a random `share`,
-    rounded down. Groups are held out as a whole or not at all. Of text it is the last share of a client's
-    windows, and those that overlap them are neither."""
+    """Two masks: the samples that are kept for training, and those that are held out.
+
+    Of every client a random `share` is held out, rounded down; groups as a whole or not at all. Of text it is
+    the last share of a client's windows, and windows that overlap with held-out ones are in neither mask.
+    """
     text, group = data.kind == "tokens", data.group_train
     if group is not None:
         held_out = _whole_groups(owner, group, clients, share, rng)
@@ -32,12 +34,12 @@ def hold_out(
 
 
 def _first_share(owner: Owners, rank: npt.NDArray[np.generic], clients: int, share: float) -> Mask:
-    """The first `share` of every client's samples in the order of their rank."""
+    """The first `share` of every client's samples by their rank."""
     sizes = np.bincount(owner, minlength=clients)
     order = np.lexsort((rank, owner))
     first = np.cumsum(sizes) - sizes
     place = np.arange(len(owner)) - np.repeat(first, sizes)
-    wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 of 100 is 29, whatever floats say
+    wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 * 100 is just below 29 in floats
     mask = np.zeros(len(owner), dtype=bool)
     mask[order] = place < np.repeat(wanted, sizes)
     return mask
@@ -46,8 +48,8 @@ def _first_share(owner: Owners, rank: npt.NDArray[np.generic], clients: int, sha
 def _whole_groups(
     owner: Owners, group: npt.NDArray[np.integer], clients: int, share: float, rng: np.random.Generator
 ) -> Mask:
-    """Random groups of every client, of as many samples as is nearest to the `share`; never its last one. A
-    group of several clients counts as one of the first's."""
+    """Random groups of every client, as many as come nearest to `share` of its samples, but never all of
+    them. A group that several clients have samples of counts for the owner of its first sample."""
     _, first, place, size = np.unique(group, return_index=True, return_inverse=True, return_counts=True)
     home = owner[first]
     order = np.lexsort((rng.random(len(first)), home))
@@ -60,8 +62,8 @@ def _whole_groups(
 
 
 def _overlapping(data: Dataset, held_out: Mask) -> Mask:
-    """The windows that share characters with a held-out one. A passage's windows follow each other by one
-    character, whoever holds them; the character to be predicted is part of a window."""
+    """The windows of text that share characters with a held-out one. Consecutive windows of a passage are
+    shifted by one character, and the character to be predicted is part of its window."""
     x, length = data.x_train, data.x_train.shape[1]
     goes_on = (x[1:, :-1] == x[:-1, 1:]).all(dim=1) & (x[1:, -1] == data.y_train[:-1])
     passage = np.concatenate([[0], np.cumsum(~goes_on.numpy())])

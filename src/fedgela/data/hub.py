@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class HubError(Exception):
-    """Why the hub gave nothing, in one line."""
+    """The data set could not be fetched; says why in one line."""
 
 
 def fetch(source: Source, size: int) -> Arrays:
@@ -55,7 +55,8 @@ def _table(source: Source) -> Any:
 
 def _check_reachable() -> None:
     offline = why_unreachable()
-    if offline is not None and "HF_HUB_OFFLINE" not in offline:  # else it may lie in the libraries' cache
+    # if the user has set HF_HUB_OFFLINE, the data set may still be in the libraries' cache
+    if offline is not None and "HF_HUB_OFFLINE" not in offline:
         raise HubError(offline)
 
 
@@ -72,7 +73,8 @@ def _batches(part: Any, what: str) -> Iterator[dict[str, list[Any]]]:
 
 
 def _images(table: Any, source: Source, size: int) -> Arrays:
-    """x, y and client of train and test; a data set without a test split gives each client's every fifth."""
+    """x, y and client of train and test. Without a test split every fifth sample of each client, or else of
+    each class, is for testing."""
     parts = {
         name: _image_part(table[name], source, name, size) for name in ("train", "test") if name in table
     }
@@ -80,7 +82,7 @@ def _images(table: Any, source: Source, size: int) -> Arrays:
         raise HubError(f"it has no split 'train', only {', '.join(table)}")
     ids = [part["client"] for part in parts.values() if "client" in part]
     client_names: np.ndarray | None = None
-    if ids and ids[0].dtype.kind == "U":  # names of clients: numbered in their order
+    if ids and ids[0].dtype.kind == "U":  # clients have names: they are numbered in the order of these
         client_names = np.unique(np.concatenate(ids))
         for part in parts.values():
             part["client"] = np.searchsorted(client_names, part["client"])
@@ -128,8 +130,8 @@ def _image_part(part: Any, source: Source, name: str, size: int) -> Arrays:
 
 
 def _passages(table: Any, source: Source) -> Arrays:
-    """A role's rows, each of 80 characters and the next one, put together to the passages they are windows
-    of: where a row goes on by one character, it belongs to the passage of the row before."""
+    """The passages of text that the rows are windows of. A row has 80 characters and the next one; where it
+    continues the row before it by one character, both are of the same passage."""
     assert source.client is not None
     text: dict[str, list[bytearray]] = {}
     for name in table:

@@ -15,21 +15,21 @@ import numpy.typing as npt
 from fedgela.errors import UserError, first_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-SHALLOW = 2**13  # 16-bit images without larger values have 32 grey levels at most once they are 8-bit
+SHALLOW = 2**13  # a 16-bit image without larger values has at most 32 grey levels left as an 8-bit image
 DEFAULT_SIZE = 32
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """uint8 images [n, size, size, 3], or [n, size, size] where all are grey; and what could not be read."""
+    """Images as uint8 [n, size, size, 3], or [n, size, size] if all are grey; and those that failed."""
 
     x: np.ndarray
     failed: dict[int, str]  # place -> why
-    deepest: npt.NDArray[np.int64]  # the largest value of each 16-bit image; 0 of the others, [n]
+    deepest: npt.NDArray[np.int64]  # [n]: the largest value of each 16-bit image, 0 for other images
 
     def check_depth(self) -> None:
-        """12-bit values in 16-bit files, as scanners write them, would lose nearly all contrast. Where only
-        some are such, they may be dark images, or those of another scanner: that is told."""
+        """Refuse 16-bit files with 12-bit values, as some scanners write them: as 8-bit images they would
+        lose nearly all contrast. Where only some files are like this they may just be dark: a warning."""
         deep = self.deepest[self.deepest > 0]
         shallow = deep[deep < SHALLOW]
         if not len(shallow):
@@ -49,8 +49,8 @@ class Decoded:
 
 
 def decode(images: Sequence[Path | bytes], size: int, channels: int | None = None) -> Decoded:
-    """Read, turn upright, and resize; in threads, since Pillow's decoders let others run. `channels`: 1 makes
-    all grey, 3 none; None is as they are."""
+    """Read images, turn them upright, and resize them; in threads, since Pillow's decoders release the GIL.
+    With `channels` 1 all become grey, with 3 all are in colour; None keeps grey what is all grey."""
     try:
         import PIL.Image
     except ImportError:
@@ -69,7 +69,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
                     deepest[i] = max(1, np.asarray(image).max())
                 paged[i] = image.format == "TIFF" and getattr(image, "is_animated", False)
                 pixels = _pixels(image, size, channels)
-        except Exception as error:  # damaged files raise whatever a decoder stumbles over
+        except Exception as error:  # damaged files make decoders raise anything
             failed[i] = _why(error)
             return
         colour[i] = pixels.ndim == 3
@@ -77,7 +77,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(len(images))))
-    if paged.any():  # a stack, or a series; of a photo's preview nothing is told
+    if paged.any():  # TIFF stacks; other formats' further pages are only previews
         warnings.warn(
             f"{paged.sum()} of {len(images)} images are TIFF files of several pages, of which the first is "
             "read",
@@ -88,18 +88,18 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
 
 
 def _why(error: Exception) -> str:
-    """A decoder's words, but for where in memory the bytes lie."""
+    """The decoder's message, without the address of a buffer that Pillow puts into it."""
     text = first_line(error)
     return "not an image" if text.startswith("cannot identify image file") else text
 
 
 def _pixels(image: Any, size: int, channels: int | None) -> np.ndarray:
-    """[size, size] of a grey image, or where one channel is wanted, [size, size, 3] of any other."""
+    """[size, size] for a grey image or where one channel is wanted, else [size, size, 3]."""
     from PIL import Image, ImageOps
 
-    image.draft(None, (2 * size, 2 * size))  # JPEG: no more pixels decoded than are of use
+    image.draft(None, (2 * size, 2 * size))  # has a JPEG decoded at the smallest scale that is large enough
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):  # 16 bits a pixel: scaled, where convert("L") would clip
+    if image.mode.startswith("I;16"):  # 16 bits a pixel are scaled to 8; convert("L") would clip them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError("32 bits a pixel: their range is not known")

@@ -1,4 +1,4 @@
-"""An .npz file of the data directory or of the user's own, and how one is kept with its checksum."""
+"""Reading .npz files, fetched ones or the user's own, and writing one with its checksum."""
 
 import contextlib
 import difflib
@@ -19,7 +19,7 @@ from fedgela.data.text import TEXT, next_characters
 from fedgela.errors import UserError, did_you_mean, some_of
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
-# what np.load raises for a file that is damaged or something else, by where the damage lies
+# what np.load may raise for a damaged file, or one of another kind
 UNREADABLE = (
     OSError,
     ValueError,
@@ -34,8 +34,8 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 GROUPS = ("group", "group_train", "group_test")
 CLIENTS = ("client", "client_train", "client_test")
 NAMES = ("class_names", "client_names")
-IDS = ("id", "id_train", "id_test")  # what samples are called, for predictions alone
-ALIKE = 0.85  # of names, from which on one is the other misspelt
+IDS = ("id", "id_train", "id_test")  # names of samples, for predictions only
+ALIKE = 0.85  # similarity of two names from which one is taken for the other misspelt
 SHOWN = 5  # arrays in a note
 Arrays = dict[str, np.ndarray]
 
@@ -76,12 +76,13 @@ def load_npz(name: str, path: Path) -> Dataset:
 
 
 def _unused(arrays: Arrays) -> tuple[str, ...]:
-    """A note of the arrays that nothing reads. One that seems to be misspelt is an error: a file without its
-    clients, or its names, is trained on all the same."""
+    """A note of the arrays that nothing reads. A misspelt name is an error, since without its clients, say,
+    the file would be trained on all the same, and differently."""
     unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *GROUPS, *NAMES, *IDS})
     lacking = [key for key in (*CLIENTS, *GROUPS, *NAMES) if key not in arrays]
     for key in unused:
-        # what is called clients, client_id or Client_train is nothing else, where there is no client yet
+        # where there is no array of clients, anything called clients, client_id or Client_train is meant as
+        # one
         clients = key.lower().startswith("client") and not set(CLIENTS) & arrays.keys()
         if clients or difflib.get_close_matches(key.lower(), lacking, n=1, cutoff=ALIKE):
             raise UserError(
@@ -96,7 +97,7 @@ def _unused(arrays: Arrays) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A mistake in a file is told with the file's name."""
+    """Puts the file's name in front of a UserError from within."""
     try:
         yield
     except UserError as error:
@@ -117,7 +118,7 @@ def _split(arrays: Arrays) -> Arrays:
                 f"{names}, {key} = np.unique({key}, return_inverse=True)"
             )
     if x.ndim == 2 and x.dtype.kind in REAL:
-        x = as_float32("x", x)  # before a split, so that a row is told as the file has it
+        x = as_float32("x", x)  # before the split, so that an error names the row in the file
     if group is not None:
         check_group("group", group, len(x))
     test = own_tests(y, client, group)
@@ -151,7 +152,7 @@ def read_arrays(path: Path) -> Arrays:
 
 
 def _why(path: Path, error: Exception) -> str:
-    """numpy's words, but for its advice to load what is not safe to load."""
+    """NumPy's message, but without its advice to allow pickled objects, which is not safe."""
     if not path.is_dir() and path.exists() and not zipfile.is_zipfile(path):
         return "it is no zip archive, as numpy.savez writes them"
     if "Object arrays" in str(error):
@@ -160,7 +161,7 @@ def _why(path: Path, error: Exception) -> str:
 
 
 def checksum_of(path: Path) -> Path:
-    """The file beside a fetched one with its checksum, for `sha256sum --check`."""
+    """Where the checksum of a fetched file is kept, for `sha256sum --check`."""
     return path.with_name(path.name + ".sha256")
 
 
@@ -179,7 +180,7 @@ def keep_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        # the checksum first: without its file it does no harm
+        # the checksum first: one without its file does no harm
         write_atomically(checksum_of(path), f"{_digest(temporary)}  {path.name}\n")
         temporary.rename(path)
         sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""What labels that are numbers mean where the classes have names."""
+"""Labels that are numbers, where classes have names: places in the list of classes, or names themselves."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,9 +11,11 @@ def are_names(classes: Sequence[str]) -> bool:
 
 
 def places_of(numbers: Iterable[int], classes: Sequence[str], written: bool) -> dict[int, int]:
-    """By number, the place in `classes` of the class that is meant: the number itself, 0 for the first, where
-    no class is called by a number. Where some are, what is `written` in a table is a name; an array's number
-    is a place still, unless another class is called by it, when nobody can tell."""
+    """The place in `classes` that each number means.
+
+    Where no class is called by a number, it is the number itself. Where classes are, a number `written` in a
+    table is a name; one in an array is still a place, and an error where another class has it as its name.
+    """
     named = are_names(classes)
     by_name = {name: place for place, name in enumerate(classes)}
     places = {}

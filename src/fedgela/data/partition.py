@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from fedgela.errors import UserError, did_you_mean
 
-Owners = npt.NDArray[np.int64]  # [n], the client of every sample
+Ints = npt.NDArray[np.int64]
+Owners = Ints  # [n], the client of every sample
 IID_BETA = 10_000.0  # the paper's "IID" is a Dirichlet distribution with this beta
 MAX_TRIES = 1000
 
@@ -45,15 +46,15 @@ class Scheme:
 
 
 def dirichlet(
-    y_train: Owners,
-    y_test: Owners,
+    y_train: Ints,
+    y_test: Ints,
     classes: int,
     clients: int,
     beta: float,
     min_samples: int,
     rng: np.random.Generator,
 ) -> tuple[Owners, Owners]:
-    """Each class's samples are dealt in proportions drawn from Dir(beta), train and test alike.
+    """Each class's samples are dealt in proportions drawn from Dir(beta), the same for train and test.
 
     Redrawn until every client has `min_samples` training samples, at most MAX_TRIES times.
     """
@@ -84,7 +85,7 @@ def _dirichlet_rows(
 ) -> npt.NDArray[np.float64]:
     """[classes, clients] proportions, each row from Dir(beta).
 
-    Drawn by logarithms of gammas (G(b) = G(b+1) U^(1/b)), which do not underflow at small beta.
+    Drawn as logarithms of gamma variables (G(b) = G(b+1) U^(1/b)), which do not underflow at small beta.
     """
     shape = (classes, clients)
     log_gamma = np.log(rng.standard_gamma(beta + 1.0, shape)) + np.log1p(-rng.random(shape)) / beta
@@ -94,27 +95,28 @@ def _dirichlet_rows(
     return rows
 
 
-def _deal(y: Owners, cuts: npt.NDArray[np.float64], rng: np.random.Generator) -> Owners:
-    """Give each class's samples, shuffled, to the clients in the shares that `cuts` [C, N] bound."""
+def _deal(y: Ints, cuts: npt.NDArray[np.float64], rng: np.random.Generator) -> Owners:
+    """Deal each class's samples, shuffled, to the clients; client k gets the share between cuts[c, k - 1] and
+    cuts[c, k] of class c."""
     classes, clients = cuts.shape
     owner = np.empty(len(y), dtype=np.int64)
     for c, members in enumerate(_members(y, classes)):
-        # to the nearest: rounding down would leave a sample of nearly every class to the last client
+        # rounded to the nearest: rounding down would give the last client a sample of nearly every class
         ends = np.rint(cuts[c] * len(members)).astype(np.int64)
         sizes = np.diff(ends, prepend=0)
         owner[rng.permutation(members)] = np.repeat(np.arange(clients), sizes)
     return owner
 
 
-def _members(y: Owners, classes: int) -> list[Owners]:
+def _members(y: Ints, classes: int) -> list[Ints]:
     """The samples of every class, in order."""
     order = np.argsort(y, kind="stable")
     return np.split(order, np.cumsum(np.bincount(y, minlength=classes))[:-1])
 
 
 def by_classes(
-    y_train: Owners,
-    y_test: Owners,
+    y_train: Ints,
+    y_test: Ints,
     classes: int,
     clients: int,
     per_client: int,
@@ -145,7 +147,7 @@ def by_classes(
     for y in (y_train, y_test):
         owner = np.empty(len(y), dtype=np.int64)
         for c, members in enumerate(_members(y, classes)):
-            holders_of_c = rng.permutation(np.flatnonzero(holds[:, c]))  # who gets the odd sample
+            holders_of_c = rng.permutation(np.flatnonzero(holds[:, c]))  # the first ones get one sample more
             for client, part in zip(
                 holders_of_c,
                 np.array_split(rng.permutation(members), len(holders_of_c)),
@@ -183,11 +185,12 @@ def natural(
     rng: np.random.Generator,
     names: tuple[str, ...] = (),
 ) -> tuple[Owners, Owners, int]:
-    """Clients as the data has them, numbered in the order of their ids; and how many there are.
+    """Owners of the training and of the test samples, clients being those of the data, numbered in the order
+    of their ids; and how many there are.
 
-    Fewer than the data has are drawn, and the samples of the others are LEFT_OUT (LEAF: 50 writers of
-    3,500). More are made by splitting, again and again the one with the largest parts (the paper: 20
-    clients of 6 centres); a client's training and test samples are dealt evenly to its parts.
+    If `clients` is less than the data has, so many are drawn, and the samples of the others are LEFT_OUT
+    (LEAF: 50 writers of 3,500). If it is more, clients are split (the paper: 20 clients of 6 centres), and a
+    client's training and test samples are dealt evenly to its parts.
     """
     ids, train = np.unique(ids_train, return_inverse=True)
     test = np.searchsorted(ids, ids_test).clip(max=len(ids) - 1)
@@ -211,9 +214,9 @@ def natural(
     return _deal_parts(train, first, parts, rng), _deal_parts(test, first, parts, rng), clients
 
 
-def split_largest(sizes: Owners, clients: int) -> Owners:
-    """Into how many parts each of `sizes` is split: one after another, what has the largest parts is
-    split once more, until there are `clients` parts."""
+def split_largest(sizes: Ints, clients: int) -> Ints:
+    """How many parts each client of these sizes is split into: whoever has the largest parts gets one part
+    more, until there are `clients` parts in all."""
     parts = [1] * len(sizes)
     heap = [(-float(size), k) for k, size in enumerate(sizes)]
     heapq.heapify(heap)
@@ -224,8 +227,9 @@ def split_largest(sizes: Owners, clients: int) -> Owners:
     return np.array(parts, dtype=np.int64)
 
 
-def _deal_parts(natural_owner: Owners, first: Owners, parts: Owners, rng: np.random.Generator) -> Owners:
-    """Deal every natural client's samples, shuffled, in turn to its parts first, first + 1, ..."""
+def _deal_parts(natural_owner: Owners, first: Ints, parts: Ints, rng: np.random.Generator) -> Owners:
+    """Deal every natural client's samples, shuffled, in turn to its parts: client k's are the new clients
+    first[k], first[k] + 1, ..., parts[k] of them."""
     order = np.lexsort((rng.random(len(natural_owner)), natural_owner))
     sizes = np.bincount(natural_owner, minlength=len(parts))
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,4 +1,4 @@
-"""Where a data set comes from: built in, a name (the data directory, then the hub), a folder or a file."""
+"""Loading a data set: built in, by name (the data directory, then the hub), or the user's folder or file."""
 
 import contextlib
 import dataclasses
@@ -30,8 +30,9 @@ def load_dataset(
 ) -> Dataset:
     """A data set by its name, or the user's own by the path of a folder, an .npz, a .parquet or a .csv file.
 
-    `image_size`: images are resized to such squares where they are decoded (folders, .parquet, the hub).
-    `unreadable`: what happens to images that cannot be read. `augment`: None is as the data set has it.
+    `image_size`: the side of the squares that images are resized to as they are decoded (from folders,
+    .parquet files and the hub). `unreadable`: what happens to images that cannot be read. `augment`: whether
+    training images are augmented; None leaves that to the data set.
     """
     path = as_path(name, data_dir)
     if path is None:
@@ -77,14 +78,14 @@ def as_path(name: str, data_dir: str | None) -> Path | None:
 def _expanded(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # ~somebody, who is not known here
+    except RuntimeError:  # '~somebody', where there is no such user
         return Path(name)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # no such name can be a file's
+    except (OSError, ValueError):  # not a possible name for a file
         return False
 
 
@@ -108,7 +109,7 @@ def data_directory(data_dir: str | None) -> Path:
 
 
 def is_at_hand(name: str, data_dir: str | None, image_size: int | None) -> bool:
-    """Whether nothing must be fetched for it."""
+    """Whether the data set can be loaded without fetching anything."""
     source = known(name)
     if name in BUILT_IN or source is None or as_path(name, data_dir) is not None:
         return True
@@ -127,7 +128,7 @@ def place_of(name: str, data_dir: str | None, image_size: int | None) -> Path | 
 
 
 def _stem(name: str, source: Source | None, image_size: int | None) -> str:
-    """The name of a data set's file; another size is another file."""
+    """The name of a data set's file, without .npz; images of another size are in another file."""
     other = source is not None and source.kind == "image" and image_size not in (None, source.size)
     return f"{name}_{image_size}" if other else name
 

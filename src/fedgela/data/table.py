@@ -35,15 +35,18 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
 
 
 def read_table(path: Path) -> Any:
-    """A pyarrow.Table that has rows, and columns by names of their own; without the index that pandas keeps
-    beside the columns, which numbers the rows and may tell their labels, unless it is called client or so."""
+    """The file as a pyarrow.Table, checked to have rows and no two columns of the same name.
+
+    Without pandas' index: it numbers the rows, from which labels might be told. An index that has the name of
+    a role, such as client, is kept.
+    """
     try:
         import pyarrow
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError:
         raise UserError(f"{path}: read with pyarrow, which is missing: pip install 'fedgela[hub]'") from None
-    # 007 and 7 are two names: what labels and clients are is told by how they are written
+    # labels and clients are read as text at first: as names 007 and 7 are different
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((*NAMED, ID), pyarrow.string()))
     try:
         if path.suffix.lower() == ".csv":
@@ -54,7 +57,8 @@ def read_table(path: Path) -> Any:
             table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: not a readable {path.suffix} file ({first_line(error)})") from None
-    index = [*(table.schema.pandas_metadata or {}).get("index_columns", []), ""]  # without a name in a .csv
+    # in a .csv pandas' index is a column with an empty name
+    index = [*(table.schema.pandas_metadata or {}).get("index_columns", []), ""]
     table = table.drop_columns([name for name in table.column_names if name in index and name not in ROLES])
     with naming(path):
         if table.num_rows == 0:
@@ -66,7 +70,7 @@ def read_table(path: Path) -> Any:
 
 
 def _without_categories(table: Any) -> Any:
-    """pandas' categories as what they stand for, so that they are checked as any column is."""
+    """The table with the values of pandas' categories, so that they are checked like any column."""
     import pyarrow
 
     for place, column in enumerate(table.schema):
@@ -76,22 +80,22 @@ def _without_categories(table: Any) -> Any:
 
 
 def _with_numbers(table: Any) -> Any:
-    """The columns that are read as text as numbers, where all that is written in them are."""
+    """The table, in which columns that were read as text are numbers if all their values are."""
     import pyarrow
 
     for column in set(NAMED) & set(table.column_names):
         values = [value.strip() for value in table[column].to_pylist()]
         kind = next((kind for kind, form in NUMBERS.items() if all(map(form.fullmatch, values))), None)
         if kind is not None and values:
-            with contextlib.suppress(pyarrow.ArrowInvalid):  # a number too large is a name
+            with contextlib.suppress(pyarrow.ArrowInvalid):  # too large for a number: they stay names
                 numbers = pyarrow.array(values).cast(kind)
                 table = table.set_column(table.column_names.index(column), column, numbers)
     return table
 
 
 def _missing(path: Path) -> list[str]:
-    """How a missing value may be written: in a .csv, as pyarrow reads its columns of numbers; in a .parquet,
-    which has nulls, as pandas makes strings of them."""
+    """The spellings of a missing value: in a .csv those that pyarrow knows in columns of numbers; in a
+    .parquet, which has real nulls, those that pandas leaves when it turns them into strings."""
     import pyarrow.csv
 
     csv = path.suffix.lower() == ".csv"
@@ -99,7 +103,7 @@ def _missing(path: Path) -> list[str]:
 
 
 def check_whole(table: Any, columns: Iterable[str], missing: Sequence[str] = ("",)) -> None:
-    """These columns must have a value in each cell; a blank is none, nor is what else is written for it."""
+    """A UserError where one of these columns lacks a value: it is null, blank or a spelling of `missing`."""
     import pyarrow
     import pyarrow.compute
 
@@ -128,7 +132,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
     if "client" in table.column_names:
         client, client_names = codes(table["client"].to_numpy(), "client")
     group = codes(table["group"].to_numpy(), "group")[0] if "group" in table.column_names else None
-    columns: tuple[str, ...] = ()  # that are numbers
+    columns: tuple[str, ...] = ()  # the features
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), size)
         decoded.check_depth()
@@ -153,8 +157,8 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
 
 
 def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Integers as they are, false and true as 0 and 1; strings as their places among the sorted names, which
-    come with them. Blanks around a name are nobody's intention."""
+    """A column's values as integers, and their names: integers as they are, false and true as 0 and 1,
+    strings (without surrounding blanks) as their places among the sorted names."""
     if values.dtype == np.bool_:
         return values.astype(np.int64), ()
     if np.issubdtype(values.dtype, np.integer):

@@ -1,8 +1,8 @@
 """Shakespeare as LEAF has it: from 80 characters of a role's text, predict the next one.
 
-Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018; its vocabulary, and its clean-up of white
-space. The split is in time, since windows drawn at random would overlap across it: what a role says first is
-for training, what it says last is for testing.
+Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018; with its vocabulary and its clean-up of white
+space. The split is in time: what a role says first is for training, what it says last is for testing. Windows
+drawn at random would overlap across the split.
 """
 
 import re
@@ -14,8 +14,8 @@ from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.errors import UserError
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-TEXT = {"text", "offset", "role"}  # the arrays of a file of texts
-LENGTH = 80  # characters that are seen
+TEXT = {"text", "offset", "role"}  # the arrays in the .npz file of such a data set
+LENGTH = 80  # characters from which the next one is predicted
 TRAIN_SHARE = 0.8
 _UNKNOWN = 255
 _TOKEN = np.full(256, _UNKNOWN, dtype=np.uint8)
@@ -23,8 +23,8 @@ _TOKEN[np.frombuffer(LETTERS.encode("ascii"), dtype=np.uint8)] = np.arange(len(L
 
 
 def next_characters(name: str, text: np.ndarray, offset: np.ndarray, role: np.ndarray) -> Dataset:
-    """Windows of LENGTH characters and the character after each. Passage i is
-    text[offset[i]:offset[i + 1]] and said by role[i], who is a client.
+    """A data set of windows of LENGTH characters, labelled with the character after each. Passage i is
+    text[offset[i]:offset[i + 1]], said by role[i]; roles are the clients.
 
     The first 80 % of a role's characters are for training, the rest for testing, and no window reaches
     across the cut. A role too short for one window on either side is left out.

@@ -1,4 +1,4 @@
-"""What happens to images that cannot be read: an error that names them, or they are left out and told."""
+"""Images that cannot be read: an error that names them, or a warning, and they are left out."""
 
 import warnings
 from collections.abc import Callable
@@ -16,8 +16,8 @@ SHOWN = 3
 def without_unreadable(
     decoded: Decoded, name: Callable[[int], str], unreadable: Unreadable, skip: str = 'unreadable = "skip"'
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images that could be read, and which they are (a mask over all). `skip` is what a user says to go
-    on without the others."""
+    """The images that could be read, and a mask over all that says which they are. `skip` is what the error
+    tells a user to say to go on without the others."""
     read = np.ones(len(decoded.x), dtype=bool)
     if not decoded.failed:
         return decoded.x, read
