@@ -1,4 +1,4 @@
-"""Backbones that give features, and the net: backbone, projection, head."""
+"""Models by name, and the net that every method trains: backbone, projection, head."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,8 @@ BACKBONES: dict[str, Callable[[InputSpec], Backbone]] = {
 
 
 def default_model(spec: InputSpec) -> str:
-    """The paper's ResNet18, or the small net where images are too small for it; LEAF's LSTM for tokens."""
+    """The paper's ResNet18 for images, or a small net where they are too small for it; LEAF's LSTM for
+    tokens, an MLP for features."""
     if spec.kind == "tokens":
         return "lstm"
     if spec.kind == "features":
@@ -54,7 +55,7 @@ def default_model(spec: InputSpec) -> str:
 
 
 def resolved_model(name: str) -> str:
-    """The name by which a run finds its model from any folder."""
+    """The model's name with the whole path of a folder in it, so that a run finds it from anywhere."""
     folder = Path(hub_id(name))
     return f"{PREFIX}{folder.resolve()}" if name.startswith(PREFIX) and folder.is_dir() else name
 
@@ -80,8 +81,8 @@ def make_backbone(
     weights: str | None = None,
     batchnorm: Policy = "averaged",
 ) -> Backbone:
-    """A backbone by name. `pretrained` is for models of the hub; `weights` is a .safetensors file, or for
-    them a folder of save_pretrained."""
+    """A backbone by its model's name. `pretrained` is for models of the hub; `weights` is a .safetensors
+    file, or for models of the hub also a folder of save_pretrained."""
     if weights is not None:
         _check_weights(model, Path(weights))
     if is_hub_model(model):
@@ -92,7 +93,7 @@ def make_backbone(
         backbone = own_backbone(model, spec)
     if batchnorm == "group":
         with_groupnorm(backbone)
-    if weights is not None and Path(weights).is_file():  # a folder has been read by the hub's own loader
+    if weights is not None and Path(weights).is_file():  # hub_backbone has loaded those of a folder
         load_weights(Path(weights), *backbone.loadable())
     return backbone
 
@@ -115,7 +116,8 @@ def build_net(
     weights: str | None = None,
     batchnorm: Policy = "averaged",
 ) -> Net:
-    """A net with initial weights from the seed: the same body for every method, whatever its head."""
+    """A net with initial weights drawn by the seed. Body and head have seeds of their own, so that all
+    methods start from the same body, whatever their heads."""
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_of(seed, "init", "body"))
         backbone = make_backbone(model, spec, pretrained, weights, batchnorm)
@@ -127,8 +129,8 @@ def build_net(
 
 
 def _close_gaps(net: Net) -> None:
-    """A parameter that is a part of a larger tensor, as `nn.Parameter(U[:, :r])` is, gets memory of its own:
-    torch's fused optimisers on a CPU take it for one without gaps, and would write into its neighbours."""
+    """Copy parameters that are views with gaps, such as `nn.Parameter(U[:, :r])`, into memory of their own.
+    torch's fused optimisers on a CPU assume that there are no gaps, and would write into them."""
     for parameter in net.parameters():
         if torch.empty_like(parameter, device="meta").stride() != parameter.stride():
             parameter.data = parameter.data.clone()

@@ -1,6 +1,6 @@
 """The paper's Simple-CNN, and a smaller one for images as small as 8x8.
 
-Pooling comes before the ReLU: the maximum of both orders is the same, and a quarter of the numbers pass it.
+Pooling comes before the ReLU: the result is the same in both orders, and the ReLU has a quarter of the work.
 """
 
 from torch import Tensor, nn

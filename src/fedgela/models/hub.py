@@ -1,7 +1,7 @@
 """Any vision backbone of the Hugging Face hub, through `transformers` (the extra `fedgela[hub]`).
 
-`hf:ID` or `hf:FOLDER` (of save_pretrained). Features are what the model pools, or the mean of what it gives
-over space or tokens. The data's own normalisation is used, as for every other model.
+`hf:ID` or `hf:FOLDER` (of save_pretrained). Features are the model's pooled output, or the mean of its last
+hidden state over space or tokens. Images are normalised by the data's own statistics, as for other models.
 """
 
 from pathlib import Path
@@ -20,7 +20,8 @@ from fedgela.reachable import why_unreachable
 
 PREFIX = "hf:"
 SHORT_NAMES = {"efficientnet-b0": "google/efficientnet-b0"}  # the paper's, for Fed-ISIC2019
-# the architectures that are known without asking the hub: what differs from their config's defaults
+# architectures that are known without asking the hub: the entries in which their configs differ from the
+# default
 KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     "google/efficientnet-b0": {
         "model_type": "efficientnet",
@@ -47,21 +48,21 @@ class HubBackbone(Backbone):
     def __init__(self, name: str, spec: InputSpec, model: nn.Module) -> None:
         needs(name, "image", spec)
         channels, height, width = spec.shape
-        super().__init__(width=0)  # found below
+        super().__init__(width=0)  # set below, once the model has been tried
         self.model = model
         config: Any = model.config
         wanted = getattr(config, "num_channels", 3)
         if channels not in (1, wanted):  # grey images are repeated in every channel
             raise UserError(f"model {name} needs images of {wanted} channels, not {spec}")
         self.channels = wanted
-        self.size: tuple[int, int] | None = None  # of the image that the model is given; as it comes
-        _settle(model)
+        self.size: tuple[int, int] | None = None  # that images are resized to; None: they are not
+        _adapt(model)
         x = torch.zeros(2, channels, height, width)
         self.eval()
         with torch.no_grad():
             try:
                 z = self(x)
-            except NO_IMAGE as error:  # of this size it cannot be, as for a ViT
+            except NO_IMAGE as error:  # perhaps it only takes images of its own size, like a ViT
                 self.size = _own_size(config)
                 if self.size is None or self.size == (height, width):
                     raise UserError(f"model {name} cannot take {spec}: {told(error)}") from None
@@ -88,7 +89,7 @@ class HubBackbone(Backbone):
         return last.mean(dim=(2, 3) if last.dim() == 4 else 1)
 
     def loadable(self) -> tuple[nn.Module, tuple[str, ...]]:
-        """Also as in the hub's files, where a classifier's backbone has a name of its own."""
+        """The names are a run's, the model's own, or those of a classifier that has it as a part."""
         prefix = f"{getattr(self.model, 'base_model_prefix', '')}."
         return self.model, ("backbone.model.", "", prefix)
 
@@ -100,20 +101,22 @@ def _own_size(config: Any) -> tuple[int, int] | None:
     return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
 
 
-def _settle(model: Any) -> None:
+def _adapt(model: Any) -> None:
+    """Remove an untrained pooler, and give BatchNorm the momentum that is meant."""
     pooler = getattr(model, "pooler", None)
     if isinstance(getattr(pooler, "dense", None), nn.Linear):
-        model.pooler = None  # a ViT's, after BERT: hardly any checkpoint of images has it trained
+        model.pooler = None  # a ViT's, as BERT has it: in hardly any checkpoint for images it is trained
     for part in model.modules():
         if isinstance(part, nn.BatchNorm2d) and part.momentum is not None and part.momentum > 0.5:
-            # EfficientNet's 0.99 is TensorFlow's, the share that stays; torch's is the share that is new
+            # EfficientNet's 0.99 is meant as in TensorFlow, the share that is kept; torch's is that of the
+            # new
             part.momentum = round(1 - part.momentum, 6)
 
 
 def hub_backbone(name: str, spec: InputSpec, pretrained: bool, weights: str | None) -> HubBackbone:
-    """With pretrained weights from the hub or a folder, or the architecture only.
+    """A backbone with pretrained weights from the hub or from a folder, or with random ones.
 
-    `weights` is a folder here; weights of a file are loaded into the architecture afterwards.
+    Where `weights` is a file, only the architecture is made: the caller loads them into it.
     """
     try:
         from transformers import AutoConfig, AutoModel
@@ -123,7 +126,7 @@ def hub_backbone(name: str, spec: InputSpec, pretrained: bool, weights: str | No
         pretrained, weights = False, None
     source = weights or hub_id(name)
     offline = None if Path(source).is_dir() else why_unreachable()
-    fetching = {"local_files_only": offline is not None}  # what has been fetched before is there without it
+    fetching = {"local_files_only": offline is not None}  # what was fetched before is in the libraries' cache
     try:
         if pretrained or weights:
             model, loaded = AutoModel.from_pretrained(

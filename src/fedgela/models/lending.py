@@ -1,5 +1,9 @@
-"""Other weights, lent to a net while it computes, as lanes do it: held against plain PyTorch, where a net has
-them for its own. What differs there would train wrongly and say nothing."""
+"""Tests whether a user's own net computes rightly with weights that are lent to it, as lanes do.
+
+Lanes run one net with each client's weights, by `functional_call` and `vmap`. Here a net is tried in this way
+and compared with plain PyTorch, where the weights are its own: a net for which the two differ would train
+wrongly, without any error.
+"""
 
 import contextlib
 import copy
@@ -14,13 +18,13 @@ from fedgela.inputs import InputSpec
 from fedgela.models.net import State
 from fedgela.randomness import seed_torch
 
-SAMPLES = 4  # fewer have no slopes below a BatchNorm
-RELATIVE = 1e-2  # of rounding there is far less, of other weights far more
-LARGER, SMALLER = 1.25, 0.8  # than a net's own weights
+SAMPLES = 4  # with fewer, gradients below a BatchNorm may be zero
+RELATIVE = 1e-2  # tolerance: rounding makes far smaller differences, other weights far larger ones
+LARGER, SMALLER = 1.25, 0.8  # factors of the net's weights, for weights that differ from its own
 
 
 def samples_of(spec: InputSpec) -> Tensor:
-    """As a net is given them, drawn, and always the same."""
+    """Random inputs for a net, always the same ones."""
     draw = torch.Generator().manual_seed(0)
     if spec.kind == "tokens":
         return torch.randint(spec.vocabulary, (SAMPLES, *spec.shape), generator=draw)
@@ -28,9 +32,12 @@ def samples_of(spec: InputSpec) -> Tensor:
 
 
 def takes_weights(net: nn.Module, x: Tensor) -> bool:
-    """Whether a copy of it computes and learns with the weights that are lent to it. Not where it reads its
-    parameters elsewhere than in its modules (a list, a lambda that holds the net which it was made for),
-    computes once more in the backward pass (activation checkpoints), or has hooks on its parameters."""
+    """Whether a copy of the net computes with weights that are lent to it, and gives gradients to these.
+
+    It does not where it reads its parameters from elsewhere than its modules (from a list, or in a lambda
+    that refers to the original net), computes again in the backward pass (activation checkpoints), or has
+    hooks on its parameters.
+    """
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in net.parameters()):
         return False
     there = copy.deepcopy(net).train()
@@ -38,20 +45,22 @@ def takes_weights(net: nn.Module, x: Tensor) -> bool:
     weights = _scaled(net, LARGER)
     lent = list(weights.values())
     try:
-        expected = _plain(net, weights, x)  # before the net may change what is lent to it
+        expected = _plain(net, weights, x)  # first, since the net may change weights that are lent to it
         with _seeded():
             z: Tensor = functional_call(there, weights, (x,))
             found = _slopes(z, [*lent, *own])
         unreached = not any(slope.any() for slope in found[len(lent) :])
         return unreached and _alike([z, *found[: len(lent)]], expected)
-    except Exception:  # whatever it is, the plain engine can do without
+    except Exception:  # whatever it is: the plain engine lends no weights
         return False
 
 
 def stacks(net: nn.Module, x: Tensor) -> bool:
-    """Whether two clients' nets can go forward and backward as one. Not where a tensor's values decide what
-    is computed, as in `if x.max() > 1`, and not where vmap computes something else, as it runs no module's
-    hooks on the way back."""
+    """Whether vmap can run the net forward and backward for two clients at once, with the right results.
+
+    It cannot where a tensor's values decide what is computed, as in `if x.max() > 1`, and it computes
+    something else where a module has backward hooks, which vmap does not run.
+    """
     there = copy.deepcopy(net).train()
     two = [_scaled(net, LARGER), _scaled(net, SMALLER)]
     inputs = [x, x.flip(0)]
@@ -66,21 +75,21 @@ def stacks(net: nn.Module, x: Tensor) -> bool:
         return z
 
     try:
-        with warnings.catch_warnings(action="ignore"), _seeded():  # warnings of what vmap is slow at
+        with warnings.catch_warnings(action="ignore"), _seeded():  # vmap warns of operations it is slow at
             z = vmap(features, randomness="different")(of_two, torch.stack(inputs))
             found = [z, *_slopes(z, trained)]
         return all(
             _alike([value[i] for value in found], _plain(net, weights, inputs[i]))
             for i, weights in enumerate(two)
         )
-    except Exception:  # whatever it is, such a net trains its clients one by one
+    except Exception:  # whatever it is: clients are trained one by one then
         return False
 
 
 @torch.no_grad()
 def answers_by_its_past(net: nn.Module, x: Tensor) -> bool:
-    """Whether its answers in evaluation depend on what it has done before, and not on its state alone: it has
-    kept something of its former weights, or counted its steps in an attribute."""
+    """Whether the net's output in evaluation depends on more than its state: on something that it has kept of
+    earlier weights, say, or on an attribute in which it counts its steps."""
     state = {**copy.deepcopy(net.state_dict()), **_scaled(net, LARGER)}
     asked, trained = copy.deepcopy(net).eval(), copy.deepcopy(net).train()
     with _seeded():
@@ -92,7 +101,7 @@ def answers_by_its_past(net: nn.Module, x: Tensor) -> bool:
 
 
 def _plain(net: nn.Module, weights: State, x: Tensor) -> list[Tensor]:
-    """What comes out of a net that has these weights for its own, and what they learn from it."""
+    """The output of a net that has these weights for its own, and their gradients."""
     plain = copy.deepcopy(net).train()
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
@@ -104,7 +113,8 @@ def _plain(net: nn.Module, weights: State, x: Tensor) -> list[Tensor]:
 
 
 def _slopes(z: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Of a sum of the features, each with a factor of its own: all together have none after a LayerNorm."""
+    """The gradients of a sum of the features z. Each has its own factor in the sum, since after a LayerNorm
+    the plain sum is constant."""
     if not (weights and z.requires_grad):
         return [torch.zeros_like(weight) for weight in weights]
     shape = z.shape[-2:]
@@ -126,7 +136,7 @@ def _alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """For a net that draws: the same draws each time."""
+    """Within it a net that draws random numbers draws the same ones every time."""
     with torch.random.fork_rng(devices=[]):
         seed_torch(0)
         yield

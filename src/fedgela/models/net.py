@@ -13,18 +13,18 @@ State = dict[str, Tensor]  # a model's, server's or client's state: plain named 
 class Backbone(nn.Module):
     """Maps a batch of samples, as an InputSpec describes them, to features [B, width]."""
 
-    draws = False  # whether it draws numbers in training, beside layers of dropout
-    stacks = True  # whether vmap can train several clients' as one; of layers it is known without trying
-    takes_weights = True  # whether other weights can be put into it while it computes, as lanes do
-    fused = False  # whether operations of ours already do on a GPU what a compiler would
+    draws = False  # whether it draws random numbers in training other than in dropout layers
+    stacks = True  # whether vmap can train several clients' at once (which also depends on its layers)
+    takes_weights = True  # whether it computes rightly with weights that are lent to it, as lanes do
+    fused = False  # whether on a GPU our own operations already do what a compiler would
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
 
     def loadable(self) -> tuple[nn.Module, tuple[str, ...]]:
-        """What a file of weights fills, and how its entries' names may begin there: as in a run's global
-        model, or as the module's own."""
+        """The module that a file of weights is loaded into, and the prefixes that the names in the file may
+        have: those of a run's global model, or none."""
         return self, ("backbone.", "")
 
 
@@ -50,8 +50,9 @@ class Net(nn.Module):
         self.backbone = backbone
         self.projection = projection
         self.head = head
-        self.in_bf16 = False  # the backbone in bf16; projection, head and loss stay in fp32
-        # what its maker does not want trained; engines set requires_grad anew in every phase
+        self.in_bf16 = False  # whether the backbone computes in bf16; projection, head and loss stay in fp32
+        # parameters made with requires_grad = False, remembered since engines set requires_grad in every
+        # phase
         self.frozen = frozenset(name for name, p in self.named_parameters() if not p.requires_grad)
 
     def features(self, x: Tensor) -> Tensor:
@@ -64,8 +65,8 @@ class Net(nn.Module):
         return z
 
     def bf16_entries(self) -> set[str]:
-        """Parameters that need a copy in bf16: of the backbone's convolutions and linear layers, where these
-        do not cast on the way."""
+        """Parameters that a step needs copies of in bf16: those of the backbone's convolutions and linear
+        layers, unless these cast as they read."""
         if not self.in_bf16:
             return set()
         return {
@@ -77,7 +78,7 @@ class Net(nn.Module):
 
     @torch.no_grad()
     def features_of(self, state: State, x: Tensor) -> Tensor:
-        """z, [B, d], by another model of this shape, in evaluation mode: a teacher's."""
+        """z, [B, d], by another model's state (a teacher's), in evaluation mode and without gradients."""
         if not self.backbone.takes_weights:
             raise UserError(
                 "this method asks the model with other weights, which it does not take: its parameters are "
@@ -86,14 +87,14 @@ class Net(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            # a state has tied weights in each of their places
+            # a state dict holds tied weights under each of their names already
             z: Tensor = functional_call(self, state, (x,), {"only_features": True}, tie_weights=False)
         finally:
             self.train(was_training)
         return z
 
     def forward(self, x: Tensor, only_features: bool = False) -> Tensor:
-        """Logits, [B, C], or z."""
+        """Logits [B, C], or z [B, d]."""
         if only_features:
             return self.features(x)
         logits: Tensor = self.head(self.features(x))
@@ -101,10 +102,11 @@ class Net(nn.Module):
 
 
 def _casts(layer: nn.Module) -> bool:
-    """Whether a layer casts what it reads to the type that it computes in, as an engine's own layers may."""
+    """Whether a layer itself casts its input and weights to the type that it computes in
+    (training/stacking.py)."""
     return bool(getattr(layer, "casts", False))
 
 
 def default_projection(classes: int) -> int:
-    """d: the paper's 84, and 512 for CIFAR100; never below the number of classes, as an ETF needs."""
+    """d: the paper's 84, and 512 for CIFAR100; never below the number of classes, which an ETF needs."""
     return 84 if classes <= 84 else max(512, classes)

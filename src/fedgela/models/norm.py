@@ -18,8 +18,8 @@ MOST_GROUPS = 32
 
 
 def batchnorm_entries(module: nn.Module) -> set[str]:
-    """The names of all state that belongs to BatchNorm: parameters, running statistics, counters; those of a
-    layer in two places by both."""
+    """The names of all entries of BatchNorm layers: parameters, running statistics, counters. Those of a
+    layer that is in the net twice come under both names."""
     return {
         f"{name}.{entry}"
         for name, part in module.named_modules(remove_duplicate=False)
@@ -29,7 +29,7 @@ def batchnorm_entries(module: nn.Module) -> set[str]:
 
 
 def with_groupnorm(module: nn.Module) -> nn.Module:
-    """The module with GroupNorm for every BatchNorm2d, which keeps scale and shift: pretrained ones too."""
+    """The module, changed in place, with a GroupNorm for every BatchNorm2d; scale and shift are kept."""
     if isinstance(module, nn.BatchNorm2d):
         return _groupnorm(module)
     for name, child in module.named_children():

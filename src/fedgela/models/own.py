@@ -38,7 +38,8 @@ def own_maker(path: str) -> Callable[..., nn.Module]:
 
 
 def own_backbone(path: str, spec: InputSpec) -> Backbone:
-    """Made, and tried on two samples of zeros: it must give features [2, width]."""
+    """Make the net at an import path, and try it: a UserError where it cannot be trained as a backbone. What
+    it can do is noted in the backbone's attributes, by which an engine is chosen."""
     maker = own_maker(path)
     arguments = (spec,) if _takes_spec(path, maker) else ()
     try:
@@ -72,7 +73,7 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
 
 
 def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
-    """Whether it is called with the InputSpec: where an argument must be given, or one is called `spec`."""
+    """Whether it is called with the InputSpec: it requires an argument, or has one that is called `spec`."""
     parameters = inspect.signature(maker).parameters
     required = [
         p.name
@@ -88,6 +89,7 @@ def _takes_spec(path: str, maker: Callable[..., object]) -> bool:
 
 
 def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
+    """The width of the net's features; a UserError where it does not give any."""
     x = two_samples(spec)
     net.eval()
     try:
@@ -108,13 +110,13 @@ def _width(path: str, net: nn.Module, spec: InputSpec) -> int:
 
 
 def two_samples(spec: InputSpec) -> Tensor:
-    """Of zeros, to try a net on."""
+    """Two samples of zeros, to try a net on."""
     return torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.kind == "tokens" else torch.float32)
 
 
 def draws(net: nn.Module, x: Tensor, training: bool = True) -> bool:
-    """Whether a pass in training, or in evaluation, moves the generator on: functional dropout, an LSTM's,
-    stochastic depth."""
+    """Whether the net draws random numbers in a forward pass, in training mode or else in evaluation:
+    functional dropout, an LSTM's, stochastic depth. It is seen by the state of torch's generator."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
         copy.deepcopy(net).train(training)(x)
@@ -122,7 +124,7 @@ def draws(net: nn.Module, x: Tensor, training: bool = True) -> bool:
 
 
 def _check_draws(path: str, net: nn.Module, x: Tensor) -> None:
-    """A UserError where it draws what a run cannot draw again: no two runs would be the same."""
+    """A UserError where the net draws numbers that a run could not repeat."""
     before = _other_generators()
     if draws(net, x, training=False):
         raise UserError(
@@ -137,8 +139,8 @@ def _check_draws(path: str, net: nn.Module, x: Tensor) -> None:
 
 
 def _check_buffers(path: str, net: nn.Module, x: Tensor) -> None:
-    """A UserError where training changes a buffer that is no part of the net's state: it would not be a
-    client's own, and no checkpoint would have it. A cache that stays as it is after the first pass may be."""
+    """A UserError where training changes a buffer that is no part of the net's state: clients would share it,
+    and checkpoints would lack it. A cache that does not change after the first pass does no harm."""
     there = copy.deepcopy(net).train()
     unkept = [name for name, _ in there.named_buffers() if name not in there.state_dict()]
     seen: list[State] = []
@@ -155,7 +157,7 @@ def _check_buffers(path: str, net: nn.Module, x: Tensor) -> None:
 
 
 def _other_generators() -> tuple[object, ...]:
-    """The states of those beside torch's."""
+    """The states of Python's and NumPy's global random generators."""
     _, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (the one that a net may have moved)
     return random.getstate(), np.asarray(keys).tobytes(), place
 

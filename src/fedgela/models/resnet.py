@@ -13,19 +13,22 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 class _Layers(nn.Sequential):
-    """Convolutions, each with a normalisation and a ReLU after it, which are done together. The last ReLU may
-    be missing: with a residual, which is added before it, it is done all the same."""
+    """Convolutions, each followed by a normalisation and a ReLU, which are computed together.
+
+    The last ReLU may be missing from the list. If a residual is added, a ReLU follows in any case.
+    """
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return normalise(*self._up_to_the_last(x, residual))
 
     def forked(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, twice: for the next block's two ways."""
+        """The output twice, once for each of the next block's two ways."""
         return normalise_and_fork(*self._up_to_the_last(x, residual))
 
     def _up_to_the_last(
         self, x: Tensor, residual: Tensor | None
     ) -> tuple[nn.Module, Tensor, Tensor | None, bool]:
+        """All but the last normalisation, whose arguments are returned."""
         layers = list(self)
         *first, (convolution, norm) = zip(layers[0::3], layers[1::3], strict=True)
         for earlier, its_norm in first:
@@ -34,8 +37,10 @@ class _Layers(nn.Sequential):
 
 
 class _Block(nn.Module):
-    """A residual block: `body` beside a shortcut, which is a 1x1 convolution where shapes differ. It takes
-    its input twice, one for each way, and so it gives its output."""
+    """A residual block: `body` beside a shortcut, which is a 1x1 convolution where shapes differ.
+
+    It takes its input twice, once for each of the two ways, and gives its output twice (normalise_and_fork).
+    """
 
     def __init__(self, body: _Layers, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

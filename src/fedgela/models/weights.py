@@ -12,9 +12,9 @@ from fedgela.errors import UserError
 
 @torch.no_grad()
 def load_weights(path: Path, module: nn.Module, prefixes: tuple[str, ...]) -> None:
-    """Fill a module from the entries of a file that begin with one of these prefixes, the first that fits.
+    """Load a file's entries into a module. Their names are the module's behind one of these prefixes.
 
-    What the module does not have (a head, a projection) is passed over; what it has must be there.
+    Entries that the module does not have (a head, a projection) are ignored; all that it has must be there.
     """
     try:
         tensors = load_file(path)

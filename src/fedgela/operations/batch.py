@@ -1,4 +1,4 @@
-"""The batch of a step of stacked clients, from images that lie on the GPU as uint8."""
+"""The batch of a step of several clients, from images that are on the GPU as uint8."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from fedgela.operations import dispatch
 
 
 def gathers(images: Tensor) -> bool:
-    """Whether `gather` can take its batches from these."""
+    """Whether `gather` can make batches of these images."""
     return dispatch.by_kernels(images) and images.dtype == torch.uint8 and images.is_contiguous()
 
 
@@ -19,8 +19,8 @@ def gather(
     normalisation: tuple[Tensor, Tensor],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """x [v, B, ...], times scale plus shift by channel, in `dtype`, and y [v, B]: of the samples in row at[0]
-    of the index [v, rows, B]."""
+    """x [v, B, ...] and y [v, B] of the samples in row at[0] of the index [v, rows, B]; x is normalised by
+    (scale, shift) of its channel, and in `dtype`."""
     from fedgela.operations.kernels import batch
 
     return batch.gather(images, labels, index, at, *normalisation, dtype)

@@ -1,4 +1,4 @@
-"""Convolutions of clients with weights of their own, with 2x2 max pooling after them or without."""
+"""Convolutions with weights of each client's own, and with 2x2 max pooling after them if wanted."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgela.operations.dispatch import clients_of
 
-MOST_TAPS = 25  # of a kernel whose window fits into a thread's registers
+MOST_TAPS = 25  # kernel size up to which a window fits into a thread's registers
 
 
 @torch.library.custom_op("fedgela::convolve", mutates_args=())
@@ -90,7 +90,7 @@ torch.library.register_vmap("fedgela::convolve", _convolve_stacked)
 def convolve_and_pool(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """`pool` of `convolve`, without writing what is between them."""
+    """`pool` of `convolve`, without writing the intermediate result to memory."""
     from fedgela.operations.kernels.convolution import forward_and_pool
 
     return forward_and_pool(x, weight, bias, padding, relu)

@@ -1,4 +1,4 @@
-"""Where the operations of this package run, and how vmap gives its tensors to them."""
+"""Whether this package's own GPU kernels are used, and how tensors under vmap are given to them."""
 
 import contextlib
 import importlib.util
@@ -13,13 +13,13 @@ _wanted = True
 
 
 def by_kernels(x: Tensor) -> bool:
-    """Whether kernels of ours can run where this tensor lies."""
+    """Whether our own kernels are to be used for this tensor: on a GPU, with Triton, unless switched off."""
     return x.is_cuda and TRITON and _wanted
 
 
 @contextlib.contextmanager
 def plain_pytorch() -> Iterator[None]:
-    """Without kernels of ours: for what they are compared with."""
+    """Within it our own kernels are not used: for the engine that they are tested against."""
     global _wanted
     before, _wanted = _wanted, False
     try:
@@ -34,14 +34,14 @@ def transformed() -> bool:
 
 
 def in_front(value: Tensor, dim: int | None, info: Any) -> Tensor:
-    """Of a tensor under vmap: its clients as the first dimension."""
+    """A tensor under vmap with the clients as its first dimension."""
     return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
 def clients_of(
     info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Of a layer's tensors under vmap: [clients, 1, ...] of each becomes [clients, ...]. Squeezed, not
-    indexed: the gradient of an index is a copy into zeros."""
+    """A layer's tensors under vmap: from [1, ...] for each client to [clients, ...]. By squeezing, since the
+    gradient of an index would be a copy into zeros."""
     x, weight = (in_front(value, dim, info).squeeze(1) for value, dim in zip((x, weight), dims, strict=False))
     return x, weight, None if bias is None else in_front(bias, dims[2], info).squeeze(1)

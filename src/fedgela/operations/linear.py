@@ -1,4 +1,4 @@
-"""Linear layers of clients with weights of their own, with a ReLU after them or without."""
+"""Linear layers with weights of each client's own, and with a ReLU after them if wanted."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedgela.operations.dispatch import clients_of
 
 @torch.library.custom_op("fedgela::linear", mutates_args=())
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, relu: bool) -> Tensor:
-    """y[g] = x[g] W[g]^T + b[g] for every client g, computed in `dtype`, which is y's.
+    """y[g] = x[g] W[g]^T + b[g] for every client g, computed and returned in `dtype`.
 
     x [G, B, in], weight [G, out, in], bias [G, out].
     """
@@ -28,7 +28,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, relu: 
 def linear_gradients(
     dy: Tensor, y: Tensor, x: Tensor, weight: Tensor, bias: bool, relu: bool, of_x: bool, of_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, weight and bias; what is not asked for is empty."""
+    """The gradients of x, weight and bias; those that are not asked for are empty."""
     from fedgela.operations.kernels.linear import gradients
 
     return gradients(dy, y, x, weight, bias, relu, of_x, of_weight)

@@ -1,4 +1,4 @@
-"""The cross-entropy of every sample, and what a lane keeps of the losses."""
+"""The cross-entropy of every sample, and a lane's sums of losses by class."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from fedgela.operations import dispatch
 from fedgela.operations.dispatch import in_front
 
-MOST_CLASSES = 1024  # of a sample that one block of our kernels holds
+MOST_CLASSES = 1024  # logits of a sample that fit into one block of our kernels
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Of logits [B, C] and labels [B], [B]: F.cross_entropy, but in fewer kernels where clients' samples come
-    stacked, since no label is ever to be ignored."""
+    """The loss of every sample, [B], from logits [B, C] and labels [B]. As F.cross_entropy without reduction,
+    but in fewer kernels under vmap, since no label is ever to be ignored."""
     if dispatch.by_kernels(logits) and logits.dtype == torch.float32 and logits.shape[1] <= MOST_CLASSES:
         losses: Tensor = losses_of(logits, y)
         return losses
@@ -22,7 +22,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 @torch.library.custom_op("fedgela::cross_entropy", mutates_args=())
 def losses_of(logits: Tensor, y: Tensor) -> Tensor:
-    """logits [..., C] in float32, y [...]."""
+    """The losses [...] of logits [..., C] in float32 and labels y [...]."""
     from fedgela.operations.kernels import loss
 
     return loss.cross_entropy(logits, y)
@@ -57,7 +57,7 @@ losses_of.register_autograd(_gradient, setup_context=_setup_context)
 
 
 def _stacked(info: Any, dims: tuple[int | None, ...], logits: Tensor, y: Tensor) -> tuple[Tensor, int]:
-    """Samples are judged one by one: clients are only more of them."""
+    """Every sample has its own loss, so clients are only one more dimension of samples."""
     return losses_of(in_front(logits, dims[0], info), in_front(y, dims[1], info)), 0
 
 

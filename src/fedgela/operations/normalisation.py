@@ -1,6 +1,6 @@
-"""BatchNorm with the residual addition and the ReLU that follow it, on a GPU as one operation.
+"""BatchNorm with the residual addition and the ReLU that follow it, as one operation on a GPU.
 
-As operations of their own each reads and writes the whole batch again, for a handful of sums.
+As separate operations each would read and write the whole batch again.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from fedgela.operations import dispatch
 
-MOST_NUMBERS = 2**31  # of a tensor in which our kernels find their way
-MOST_CHANNELS = 16_384  # whose sums they count
+MOST_NUMBERS = 2**31  # entries of a tensor that our kernels' 32-bit offsets can address
+MOST_CHANNELS = 16_384  # that our kernels have counters for
 
 
 def normalise(layer: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -24,8 +24,7 @@ def normalise(layer: nn.Module, x: Tensor, residual: Tensor | None = None, relu:
 def normalise_and_fork(
     layer: nn.Module, x: Tensor, residual: Tensor | None = None, relu: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The same twice, for two that read it: their slopes are added up on the way, not by a kernel of its
-    own."""
+    """The same result twice, for two readers, whose gradients the backward kernel adds up itself."""
     return _normalise(layer, x, residual, relu, fork=True)
 
 
@@ -58,7 +57,8 @@ def _by_running_statistics(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | 
 
 
 def _fits(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:
-    """Whether our kernels can do this. A compiler fuses by itself, and under vmap a channel is not one."""
+    """Whether our kernels can do this. They are not used when compiling, since a compiler fuses by itself,
+    nor under vmap, where every client has its own statistics."""
     return (
         not torch.compiler.is_compiling()
         and dispatch.by_kernels(x)
@@ -68,7 +68,7 @@ def _fits(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:
         and layer.momentum is not None
         and layer.weight.dtype == torch.float32
         and x.dtype in (torch.float32, torch.bfloat16)
-        and x.shape[1] < x.numel() < MOST_NUMBERS  # of one pixel there is no variance, which torch says
+        and x.shape[1] < x.numel() < MOST_NUMBERS  # a single value a channel has no variance: torch's error
         and x.shape[1] <= MOST_CHANNELS
         and _is_channels_last(x)
         and (residual is None or residual.dtype == x.dtype)
@@ -81,8 +81,8 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 class _BatchNorm(torch.autograd.Function):
-    """No operation of torch.library: these have no gradients where they change an argument, as the running
-    statistics are."""
+    """An autograd function, since an operation of torch.library that changes its arguments, here the running
+    statistics, cannot have gradients."""
 
     @staticmethod
     def forward(

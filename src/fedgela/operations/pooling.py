@@ -1,4 +1,4 @@
-"""2x2 max pooling, with a ReLU after it or without."""
+"""2x2 max pooling, with a ReLU after it if wanted."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from fedgela.operations.dispatch import in_front
 
 @torch.library.custom_op("fedgela::pool", mutates_args=())
 def pool(x: Tensor, relu: bool = False) -> tuple[Tensor, Tensor]:
-    """2x2 max pooling of [..., H, W], and which pixel of each window it took, int8: -1 where the ReLU took
-    none."""
+    """2x2 max pooling of [..., H, W], and which pixel of each window it took, int8; -1 where the ReLU gives
+    zero, and no pixel gets a gradient."""
     from fedgela.operations.kernels import pooling
 
     return pooling.pool(x, relu)
@@ -49,7 +49,7 @@ def _gradient(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor, None]:
 def _pool_stacked(
     info: Any, dims: tuple[int | None, ...], x: Tensor, relu: bool = False
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """Images are pooled one by one: clients are only more of them."""
+    """Every image is pooled on its own, so clients are only one more dimension of images."""
     return pool(in_front(x, dims[0], info), relu), (0, 0)
 
 

@@ -1,5 +1,5 @@
-"""A net's first convolution. Of images of three channels the libraries' kernels make little use of a GPU: in
-bf16 it is one product there, of all pixels' patches with the weights."""
+"""A net's first convolution. With three input channels the libraries' kernels make poor use of a GPU; in bf16
+it is computed there as one matrix product, of all pixels' patches with the weights."""
 
 import torch
 from torch import Tensor, nn
@@ -7,19 +7,19 @@ from torch.nn import functional as F
 
 from fedgela.operations import dispatch
 
-ALIGNED = 16  # numbers: what products need a row to be a multiple of
-MOST_NUMBERS = 64  # of a patch that this pays for
+ALIGNED = 16  # a row's length must be a multiple of this for fast matrix products
+MOST_NUMBERS = 64  # in a patch, up to which this pays
 
 
 class StemConv2d(nn.Conv2d):
-    """nn.Conv2d for images, whose own slopes nobody asks for."""
+    """nn.Conv2d for input that needs no gradient: images."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self._fits(input):
             return super().forward(input)
         (side, _), padding = self.kernel_size, int(self.padding[0])
         patches = patches_of(input.to(torch.bfloat16), side, padding)
-        # as the patches are: row by row, a pixel's channels together
+        # in the order of the patches: row by row, the channels of a pixel together
         weight = self.weight.to(torch.bfloat16).permute(0, 2, 3, 1).flatten(1)
         y = patches @ F.pad(weight, (0, patches.shape[-1] - weight.shape[1])).t()
         return y.permute(0, 3, 1, 2)
@@ -44,8 +44,8 @@ class StemConv2d(nn.Conv2d):
 
 @torch.no_grad()
 def patches_of(x: Tensor, side: int, padding: int) -> Tensor:
-    """Around every pixel, side x side pixels of all channels, and zeros up to a multiple of ALIGNED:
-    [B, H, W, numbers]."""
+    """The patch of side x side pixels with all channels around every pixel, [B, H, W, numbers], padded with
+    zeros to a multiple of ALIGNED numbers."""
     image = F.pad(x, (padding,) * 4).permute(0, 2, 3, 1).contiguous()
     B, H, W, C = image.shape
     H, W = H - side + 1, W - side + 1
