@@ -32,8 +32,8 @@ Settings = dict[str, Any]
 
 
 def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Experiment]:
-    """An experiment a method. A config's [methods.NAME] tables hold the methods' own settings; NAME may
-    be free where the table has a `name`, so that one method can stand in a table twice."""
+    """One experiment for each method, by name. A config's [methods.NAME] tables hold the methods' own
+    settings; NAME can be anything where the table has a `name`, so that one method can be compared twice."""
     shared = {key: value for key, value in table.items() if key not in ("methods", "algorithm")}
     methods = table.get("methods", {})
     if not isinstance(methods, dict) or not all(isinstance(m, dict) for m in methods.values()):
@@ -44,13 +44,11 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(methods) or list(ALGORITHMS)
     if "all" in names:
         names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
-    _check_names(methods, where)
+    _check_tables(methods, where)
     methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
     experiments: dict[str, Experiment] = {}
-    for name in names:
-        path = name  # a user's own method goes by its class's name, as a folder can
-        if is_import_path(name):
-            name = name.rpartition(":")[2]
+    for path in names:  # a user's own method goes by its class's name, since an import path names no folder
+        name = path.rpartition(":")[2] if is_import_path(path) else path
         if name in experiments:
             raise UserError(f"{where}: two methods are called {name!r}: give them tables [methods.NAME]")
         if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
@@ -65,25 +63,32 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
                 f"there are {', '.join(known)}"
             )
         own = {"name": path, **methods.get(path, methods.get(name, {}))}
-        # what is no hyper-parameter of the method is a key of the experiment, such as its own lr
-        keys = Experiment.model_fields.keys() - {"algorithm"}
-        for_run = {key: own.pop(key) for key in list(own) if key in keys}
         place = f"{where}: [methods.{name}]" if name in methods else where
-        experiments[name] = parse_experiment({**shared, **for_run, "algorithm": own}, place)
-        for key in FEDERATION & for_run.keys():
-            if for_run[key] != shared.get(key):
-                raise UserError(
-                    f"{place}: methods share one federation: {key} is set once for all, above the tables"
-                )
-        if experiments[name].min_samples is None and "batch_size" in for_run:
-            # a client has a batch at least, but a method's own batch does not change who has what
-            common = shared.get("batch_size", Experiment.model_fields["batch_size"].default)
-            experiments[name] = experiments[name].with_(min_samples=common)
+        experiments[name] = _experiment_of(own, shared, place)
     return experiments
 
 
-def _check_names(methods: Mapping[str, Any], where: str) -> None:
-    """A table without a `name` is of the method that it is called after, which there must be."""
+def _experiment_of(own: Mapping[str, Any], shared: Mapping[str, Any], place: str) -> Experiment:
+    """One method's experiment, from its own settings and those that all methods share."""
+    # a setting that is a key of the experiment, such as the method's own lr, is no hyper-parameter
+    keys = Experiment.model_fields.keys() - {"algorithm"}
+    for_run = {key: value for key, value in own.items() if key in keys}
+    algorithm = {key: value for key, value in own.items() if key not in keys}
+    experiment = parse_experiment({**shared, **for_run, "algorithm": algorithm}, place)
+    for key in FEDERATION & for_run.keys():
+        if for_run[key] != shared.get(key):
+            raise UserError(
+                f"{place}: methods share one federation: {key} is set once for all, above the tables"
+            )
+    if experiment.min_samples is None and "batch_size" in for_run:
+        # a client has a batch at least, but a method's own batch does not change who has what
+        common = shared.get("batch_size", Experiment.model_fields["batch_size"].default)
+        return experiment.with_(min_samples=common)
+    return experiment
+
+
+def _check_tables(methods: Mapping[str, Any], where: str) -> None:
+    """A UserError where a table has no `name`, and there is no method of the table's own name."""
     for name, own in methods.items():
         if "name" not in own and name not in ALGORITHMS and not is_import_path(name):
             raise UserError(
@@ -95,7 +100,8 @@ def _check_names(methods: Mapping[str, Any], where: str) -> None:
 def _with_algorithm_table(
     methods: Mapping[str, Any], algorithm: object, names: Sequence[str], where: str
 ) -> dict[str, Any]:
-    """The settings of an [algorithm] table, or of --set algorithm.KEY, go to the one method they are of."""
+    """The methods' tables, with the settings of an [algorithm] table (or --set algorithm.KEY) in the table of
+    the method that they are for."""
     if not isinstance(algorithm, dict) or not algorithm.keys() - {"name"}:
         return dict(methods)
     if "name" not in algorithm and len(names) > 1:
@@ -131,8 +137,8 @@ def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Pa
 def _earlier(
     experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
 ) -> tuple[dict[str, Row], dict[str, Settings]]:
-    """Finished runs of other methods in this folder, which stand in the same table if they are of the same
-    federation, model and rounds; and their settings, as they would be asked for."""
+    """Finished runs of other methods in this folder, to be shown in the same table: those with the same
+    federation, model and rounds. And their settings, as a user would have asked for them."""
     rows: dict[str, Row] = {}
     settings: dict[str, Settings] = {}
     asked = next(iter(experiments.values()))
@@ -164,19 +170,20 @@ def _earlier(
             rows.setdefault(name, Row(name)).results[held.seed] = result
             settings[name] = _settings(held)
             for key, value in _settings(filled).items():
-                if value in (None, settings[name][key]):  # the same, filled in, or left to be chosen
+                # the same when filled in, or chosen when the run began: shown as it was asked for
+                if value in (None, settings[name][key]):
                     settings[name][key] = getattr(asked, key)
     return rows, settings
 
 
 def _settings(experiment: Experiment) -> Settings:
-    """The keys of an experiment that a method may have for itself, and that decide what it comes to."""
+    """The values of the keys that a method may set for itself, and that decide its result."""
     shared = {"algorithm", "track", *FEDERATION, *HARDWARE}
     return {key: getattr(experiment, key) for key in Experiment.model_fields if key not in shared}
 
 
 def _differing(settings: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
-    """The keys in which the methods of a table differ, and what each has: {"lr": {"fedavg": "0.04"}}."""
+    """The keys in which the methods of a table differ, with each one's value: {"lr": {"fedavg": "0.04"}}."""
     values = {
         key: {name: "default" if own[key] is None else str(own[key]) for name, own in settings.items()}
         for key in next(iter(settings.values()))
@@ -194,7 +201,7 @@ def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None
 def check_possible(
     experiments: Mapping[str, Experiment], seeds: Sequence[int], folder_of: Callable[[str, int], Path]
 ) -> None:
-    """Before anything is written: complain where nothing can run, or where other runs are in the way."""
+    """A UserError, before anything is written, where no method can run, or other runs are in the way."""
     errors = []
     for name, experiment in experiments.items():
         for seed in seeds:
@@ -208,7 +215,7 @@ def check_possible(
 
 
 def check_free(experiment: Experiment, folder: Path) -> None:
-    """Complain where another run lies where this one should go."""
+    """A UserError where the folder of this run holds another one."""
     held = RunFolder(folder)
     if held.exists():
         check_same(experiment, held)
@@ -216,7 +223,7 @@ def check_free(experiment: Experiment, folder: Path) -> None:
 
 @contextlib.contextmanager
 def working_in(out: Path, kind: str) -> Iterator[None]:
-    """A folder for several runs and the file `kind` of them all, made and kept to this process."""
+    """Make a folder for several runs, whose common file is `kind`, and keep other processes out of it."""
     if RunFolder(out).exists() or holds_seeds(out):
         raise already_holds_a_run(out)
     refuse_other_kinds(out, kind)

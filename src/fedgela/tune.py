@@ -37,7 +37,7 @@ class Trial:
     """One setting of one method, and its mean scores over seeds at the last round, in percent."""
 
     method: str
-    settings: dict[str, Any]  # of the method, and lr
+    settings: dict[str, Any]  # the method's options, and lr
     GA: float | None = None
     PA: float | None = None
     error: str | None = None
@@ -48,11 +48,13 @@ class Trial:
         return {"GA": self.GA, "PA": self.PA, "both": (self.GA + self.PA) / 2}[by]
 
 
-Axis = list[dict[str, Any]]  # values of keys that go together, the experiment's own first
+# one dimension of the grid: points with values for one key, or for several that go together; the experiment's
+# own values first
+Axis = list[dict[str, Any]]
 
 
 def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
-    """So many settings to try, the experiment's own first."""
+    """The settings of so many trials, the experiment's own first."""
     axes = _axes(experiment)
     return [
         {k: v for axis, i in zip(axes, point, strict=True) for k, v in axis[i].items()}
@@ -61,8 +63,8 @@ def candidates(experiment: Experiment, trials: int) -> list[dict[str, Any]]:
 
 
 def left_out(experiment: Experiment, trials: int) -> tuple[int, int]:
-    """What so many trials of a method do not come to: how many points of its own grid, and how many of the
-    learning rates that FedAvg tries in as many."""
+    """What so many trials do not cover: how many points of the method's own grid, and how many of the
+    learning rates that FedAvg tries in as many trials."""
     axes = _axes(experiment)
     every = _order(axes)
     tried = every[:trials]
@@ -72,7 +74,7 @@ def left_out(experiment: Experiment, trials: int) -> tuple[int, int]:
 
 
 def _axes(experiment: Experiment) -> list[Axis]:
-    """Those of the method's own grid, and last the learning rate."""
+    """The axes of the method's own grid, and as the last one the learning rate."""
     axes = []
     for names, values in experiment.algorithm.searched(experiment.epochs).items():
         keys = names.split(",")
@@ -84,9 +86,12 @@ def _axes(experiment: Experiment) -> list[Axis]:
 
 
 def _order(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """All points, from the experiment's own values outwards, so that no axis waits until another is
-    exhausted. Of points as far out as each other, those that move along one axis alone go first, and the
-    learning rate goes before the method's own options: in three trials every method has tried both."""
+    """All points of the grid, as places on its axes, in the order in which they are tried.
+
+    They go from the experiment's own values outwards, so that no axis waits until another is exhausted.
+    Among points at the same distance those that move along a single axis go first, and the learning rate
+    goes before the method's own options: three trials have tried another value of each.
+    """
     points = itertools.product(*(range(len(axis)) for axis in axes))
     return sorted(points, key=lambda at: (sum(at), sum(i > 0 for i in at), -at[-1], [-i for i in at]))
 
@@ -101,44 +106,54 @@ def tune(
     out: Path,
     view: View,
 ) -> list[Trial]:
-    """Every trial of every method, in turn. Run again, it goes on where it stopped."""
+    """Run every trial of every method, and write the best settings after each. Called again, it goes on."""
+
+    def folder_of(name: str, number: int, seed: int) -> Path:
+        return out / name / f"trial-{number}" / f"seed-{seed}"
+
     experiments = {name: located(e) for name, e in experiments.items()}
     validated = {name: e.with_(validation=validation) for name, e in experiments.items()}
-    check_possible(validated, seeds, lambda name, seed: out / name / "trial-1" / f"seed-{seed}")
+    check_possible(validated, seeds, lambda name, seed: folder_of(name, 1, seed))
     planned = {
         name: [(Trial(name, settings), _with_settings(e, settings)) for settings in candidates(e, trials)]
         for name, e in validated.items()
     }
     for name, of_method in planned.items():
         for number, (_, chosen) in enumerate(of_method, 1):
-            for seed in seeds:  # of a search in another order, whose trials would be mistaken for these
-                check_free(chosen.with_(seed=seed), out / name / f"trial-{number}" / f"seed-{seed}")
+            for seed in seeds:  # the trials of a search in another order would be taken for these
+                check_free(chosen.with_(seed=seed), folder_of(name, number, seed))
     done: list[Trial] = []
     with working_in(out, TRIALS):
         for name, of_method in planned.items():
             for number, (trial, chosen) in enumerate(of_method, 1):
-                results: list[Record] = []
-                try:
-                    for seed in seeds:
-                        view.label = f"{name} trial {number}/{trials} seed {seed}"
-                        folder = out / name / f"trial-{number}" / f"seed-{seed}"
-                        results.append(run_or_resume(chosen.with_(seed=seed), folder, view))
-                        view.advance()
-                    trial.GA, trial.PA = (
-                        statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA")
-                    )
-                except Exception as error:
-                    trial.error = keep_failure(error, folder, view.note)
-                    for _ in seeds[len(results) :]:  # the seed that failed, and those not tried after it
-                        view.advance()
+                folders = {seed: folder_of(name, number, seed) for seed in seeds}
+                _run(trial, chosen, folders, f"{name} trial {number}/{trials}", view)
                 done.append(trial)
-                _save(done, experiments, seeds, trials, validation, by, out)
+                write_json(out / TRIALS, [vars(one) for one in done])
+                header = _header(done, list(experiments), seeds, trials, validation, by)
+                config = _config(best_of(done, by), experiments)
+                write_atomically(out / "tuned.toml", header + tomli_w.dumps(config))
     view.label = ""
     return done
 
 
+def _run(trial: Trial, experiment: Experiment, folders: Mapping[int, Path], label: str, view: View) -> None:
+    """Run a trial on every seed, and keep its scores in it, or the error of the first run that fails."""
+    results: list[Record] = []
+    try:
+        for seed, folder in folders.items():
+            view.label = f"{label} seed {seed}"
+            results.append(run_or_resume(experiment.with_(seed=seed), folder, view))
+            view.advance()
+        trial.GA, trial.PA = (statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA"))
+    except Exception as error:
+        trial.error = keep_failure(error, folder, view.note)
+        for _ in range(len(folders) - len(results)):  # the seed that failed, and those not tried after it
+            view.advance()
+
+
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """Keys of the experiment, such as lr, and of its method."""
+    """The experiment with these settings, which are keys of its own, such as lr, or of its method."""
     table = plain_table(experiment)
     for key, value in settings.items():
         target = table if key in Experiment.model_fields else table["algorithm"]
@@ -156,26 +171,19 @@ def best_of(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
     return best
 
 
-def _save(
-    done: Sequence[Trial],
-    experiments: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    trials: int,
-    validation: float,
-    by: Metric,
-    out: Path,
-) -> None:
-    write_json(out / TRIALS, [vars(trial) for trial in done])
+def _config(best: Mapping[str, Trial], experiments: Mapping[str, Experiment]) -> dict[str, Any]:
+    """A config for `fedgela compare`: what all methods have in common, and in tables what each has for itself
+    with the settings of its best trial."""
     shared = plain_table(next(iter(experiments.values())))
     methods = {}
-    for name, trial in best_of(done, by).items():
+    for name, trial in best.items():
         if trial.error is None:
             table = plain_table(experiments[name])
             chosen = {**table.pop("algorithm"), **table, **trial.settings}
             methods[name] = {key: value for key, value in chosen.items() if value is not None}
     for key in ("algorithm", "seed", "lr", "validation"):
         shared.pop(key, None)
-    for key in list(shared):  # what the methods do not have in common is each one's own
+    for key in list(shared):  # what the methods do not have in common is in each one's own table
         if any(plain_table(e).get(key) != shared[key] for e in experiments.values()):
             del shared[key]
     # a method with a batch size of its own has the others' min_samples, which is then that of all
@@ -185,13 +193,24 @@ def _save(
     for own in methods.values():
         for key in (*shared, "seed", "validation"):
             own.pop(key, None)
-    counted = {name: sum(t.method == name and t.error is None for t in done) for name in experiments}
+    return {**shared, "methods": methods}
+
+
+def _header(
+    done: Sequence[Trial],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    trials: int,
+    validation: float,
+    by: Metric,
+) -> str:
+    """The comment above the config: how its values were chosen."""
+    counted = {name: sum(t.method == name and t.error is None for t in done) for name in names}
     told = f"{trials} trials a method"
     if set(counted.values()) != {trials}:
         told += f" but for what failed or is to come ({', '.join(f'{k} {n}' for k, n in counted.items())})"
-    header = (
+    return (
         f"# Chosen by {'the mean of GA and PA' if by == 'both' else by} at the last round on validation data "
         f"({validation:g} of each\n# client's training samples), {told},\n# "
         f"seeds {', '.join(map(str, seeds))}. No test set was looked at.\n"
     )
-    write_atomically(out / "tuned.toml", header + tomli_w.dumps({**shared, "methods": methods}))
