@@ -1,4 +1,4 @@
-"""GA, PA and their company, from counts of right answers. All accuracies are in percent.
+"""GA, PA and related figures, from counts of right answers. All accuracies are in percent.
 
 `right` and `total` are [C] or [N, C]: test samples of a class that a model got right, and all of them.
 """
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 def finite(value: float) -> float | None:
-    """A number for JSON; None where there is none (no samples, no pair of classes, a loss beyond bounds)."""
+    """The number, or None (null in JSON) where it is NaN or infinite: without samples, or a diverged loss."""
     return value if math.isfinite(value) else None
 
 
@@ -38,10 +38,10 @@ def accuracy(name: str, right: Tensor, total: Tensor) -> Record:
 
 
 def mean_accuracy(name: str, right: Tensor, total: Tensor) -> Record:
-    """A model a client: mean over the clients that have test samples, and how it is spread.
+    """One model for each client: the mean over the clients that have test samples, and the spread.
 
     Balanced accuracy is a client's mean over the classes it is tested on; by class, the mean is over
-    the clients that are tested on the class. All is None where no client has test samples.
+    the clients that are tested on the class. All figures are None where no client has test samples.
     """
     tested = total.sum(dim=1) > 0
     right, total = right[tested].double(), total[tested].double()
@@ -65,8 +65,8 @@ def client_accuracies(right: Tensor, total: Tensor) -> list[float | None]:
 
 
 def mean_angles(where: str, classifiers: Tensor, present: Tensor) -> Record:
-    """Mean angles in degrees over the clients of this round: among the classes present on a client,
-    among those it lacks, and among all; of its own classifier [K, C, d], or the server's [C, d]."""
+    """Mean angles in degrees over the clients of a round: among the classes present on a client (`present`
+    [K, C]), among those it lacks, and among all; of classifiers [K, C, d], or the server's one [C, d]."""
     angles = class_angles(classifiers, present)
     return {
         f"angle_{group}_{where}": finite(value.double().nanmean().item()) for group, value in angles.items()
@@ -74,7 +74,7 @@ def mean_angles(where: str, classifiers: Tensor, present: Tensor) -> Record:
 
 
 def train_loss(loss_sum: Tensor, loss_count: Tensor) -> Record:
-    """Mean loss over the samples of all local steps of a round, [C] each."""
+    """Mean loss over the samples of all local steps of a round, from sums and counts by class, [C] each."""
     loss_sum, loss_count = loss_sum.double(), loss_count.double()
     return {
         "train_loss": finite((loss_sum.sum() / loss_count.sum()).item()),
@@ -83,8 +83,8 @@ def train_loss(loss_sum: Tensor, loss_count: Tensor) -> Record:
 
 
 def diverged(record: Record) -> bool:
-    """Whether a round's training loss is no finite number, which its record has as null. A round in which
-    nobody trained has no loss."""
+    """Whether a round's training loss was infinite or NaN, which is null in its record. The record of a round
+    in which nobody trained has no loss at all."""
     return record.get("train_loss", 0.0) is None
 
 

@@ -1,4 +1,4 @@
-"""One of several runs that fails: it is told in a line, a bug's traceback is kept, and the others go on."""
+"""When one of several runs fails, it is noted in a line, a bug's traceback is kept, and the others go on."""
 
 import traceback
 from collections.abc import Callable
@@ -11,7 +11,7 @@ ERROR = "error.txt"  # in the run's folder
 
 
 def keep_failure(error: Exception, folder: Path, note: Callable[[str], None]) -> str:
-    """What failed, in one line."""
+    """Note an error, and keep its traceback unless it is the user's mistake; returns its first line."""
     if isinstance(error, UserError):
         text, kept = str(error), ""
     else:

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half-written: temporary file, sync, rename."""
+"""Writing files so that none is ever half-written (temporary file, sync, rename), and reading them."""
 
 import contextlib
 import hashlib
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedgela.errors import UserError
 
-TEMPORARY = ".writing"  # the suffix of a file not yet renamed; a leftover is a killed process's
+TEMPORARY = ".writing"  # the suffix of a file until it is renamed; killed processes leave such files
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """An OSError names `path`, and leaves nothing behind: half a file would keep a full disk full."""
+    """Write a file. An OSError names `path`, and leaves nothing behind that would fill a full disk."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with named(path):
@@ -37,7 +37,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """An OSError from within names this file: those of write and fsync name none."""
+    """Puts this file's name into an OSError from within; those of write and fsync have none."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut."""
+    """Make sure that renames in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,9 +56,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, option: str = "--out") -> None:
-    """Complain before the work is done, not after, where a folder cannot be written to, or not be made.
+    """A UserError where a folder cannot be written to, or not be made: before the work is done, not after.
 
-    Nothing is made yet: a command that fails for another reason is to leave nothing behind.
+    The folder is not made here: a command that fails for another reason should leave nothing behind.
     """
     place = folder
     try:
@@ -72,7 +72,7 @@ def check_folder(folder: Path, option: str = "--out") -> None:
 
 
 def check_file(path: Path, kind: str, *read: Path) -> None:
-    """The same of a file that --out names, by a command that reads these."""
+    """A UserError where a command that reads these files or folders cannot write this file of --out."""
     if path.is_dir():
         raise UserError(f"--out: {path} is a folder; name {kind} file")
     check_folder(path.parent)
@@ -80,9 +80,9 @@ def check_file(path: Path, kind: str, *read: Path) -> None:
 
 
 def check_apart(out: Path, *read: Path, option: str = "--out") -> None:
-    """Complain where what is to be written is what is read, or lies in a folder that is: it may be the only
+    """A UserError where what is to be written is also read, or lies in a folder that is: it may be the only
     copy of somebody's data."""
-    # a link is replaced by what is written, and is a name of what it leads to: neither may be read
+    # writing replaces a link itself, and what it leads to may be read by another name: check both
     places = (out.resolve(), out.parent.resolve() / out.name)
     for path in read:
         whole = path.resolve()
@@ -98,7 +98,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], note: str = "") -> str:
-    """Save tensors with a note; the file's name, which comes back, ends in its checksum."""
+    """Save tensors with a note in a file whose name ends in its checksum; returns the name."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = safetensors.torch.save(plain, metadata={"note": note})
     name = f"{stem}.{checksum(content)}.safetensors"
@@ -107,7 +107,7 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], note: 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Tensors and note of a file that `write_tensors` wrote; ValueError where it is not as written."""
+    """The tensors and the note of a file that `write_tensors` wrote; ValueError if it has changed since."""
     content = path.read_bytes()
     if checksum(content) != path.name.split(".")[-2]:
         raise ValueError(f"{path.name} is truncated or altered: its checksum is wrong")
@@ -117,7 +117,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def read_entries(path: Path, entries: Collection[str]) -> dict[str, Tensor]:
-    """A few tensors of a file that this process wrote, or has found sound: nothing else of it is read."""
+    """A few tensors of a file, without reading the rest, and so without a look at the checksum: for a file
+    that this process has written or checked itself."""
     with safetensors.safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in entries}
 

@@ -1,4 +1,4 @@
-"""The net of an experiment: with its initial weights, or empty for a state to be loaded."""
+"""The net of a resolved experiment: with its initial weights, or for a saved state to be loaded into."""
 
 from fedgela.config import Experiment
 from fedgela.data import Dataset
@@ -6,12 +6,12 @@ from fedgela.models import Net, build_net
 
 
 def initial_net(experiment: Experiment, data: Dataset) -> Net:
-    """As round 1 begins with it; weights of a hub or of a file are loaded."""
+    """The net that round 1 begins with, with weights of the hub or of a file if it is to have them."""
     return _build(experiment, data, experiment.pretrained, experiment.weights)
 
 
 def empty_net(experiment: Experiment, data: Dataset) -> Net:
-    """For the states of a run: nothing is fetched for weights that are then replaced."""
+    """A net for a saved state: no weights are fetched or loaded, since they would be replaced anyway."""
     net = _build(experiment, data, pretrained=False, weights=None).eval()
     net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
     return net

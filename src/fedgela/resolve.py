@@ -1,4 +1,5 @@
-"""From what a user asks for to what is run: data loaded and split, every open choice filled in."""
+"""From the experiment that a user asks for to the one that is run: data is loaded and split, and every choice
+that was left open is made."""
 
 import contextlib
 import importlib.util
@@ -27,8 +28,8 @@ _kept: ContextVar[dict[tuple[Any, ...], Dataset] | None] = ContextVar(
 
 @contextlib.contextmanager
 def data_read_once() -> Iterator[None]:
-    """Within it a data set is read once, however many runs are made on it: decoding a folder of images may
-    take longer than to train on it."""
+    """Within it a data set is read only once for several runs on it: decoding a folder of images may take
+    longer than training."""
     if _kept.get() is not None:
         yield
         return
@@ -40,23 +41,20 @@ def data_read_once() -> Iterator[None]:
 
 
 def _data_of(e: Experiment) -> Dataset:
+    how = {key: getattr(e, key) for key in READING if key != "dataset"}
     kept = _kept.get()
-    asked = tuple(getattr(e, key) for key in READING)
+    if kept is None:
+        return load_dataset(e.dataset, **how)
     path = as_path(e.dataset, e.data_dir)
-    here = asked if path is None else (str(path.resolve()), *asked[1:])  # a resumed run has the whole path
-    if kept is not None and here in kept:
-        return kept[here]
-    if kept is not None:
-        kept.clear()  # one at a time: they are large
-    how = dict(zip(READING, asked, strict=True))
-    data = load_dataset(how.pop("dataset"), **how)
-    if kept is not None:
-        kept[here] = data
-    return data
+    key = (e.dataset if path is None else str(path.resolve()), *how.values())  # resumed runs have whole paths
+    if key not in kept:
+        kept.clear()  # one data set at a time: they are large
+        kept[key] = load_dataset(e.dataset, **how)
+    return kept[key]
 
 
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
-    """The federation, and the experiment with every open choice filled in."""
+    """The experiment with all choices made, but for the engine's (training/choice.py), and the federation."""
     device = device_of(experiment.device)
     if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("tensorboard: is not installed here: pip install 'fedgela[tensorboard]'")
@@ -89,7 +87,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
 
 
 def located(experiment: Experiment) -> Experiment:
-    """The experiment with the whole paths of its files: what is written of it is read from any folder."""
+    """The experiment with absolute paths, so that it can be saved and used from any other folder."""
     paths = {}
     path = as_path(experiment.dataset, experiment.data_dir)
     if path is not None:
@@ -104,7 +102,7 @@ def located(experiment: Experiment) -> Experiment:
 
 
 def noted(asked: Experiment, partition: str, federation: Federation) -> list[str]:
-    """What an inspection tells as well as a run: what the data's file says, and a setting without effect."""
+    """Notes of an inspection and of a run: what looks like a mistake in the data, settings without effect."""
     smallest = int(federation.train_counts.sum(dim=1).min())
     lines = list(federation.data.notes)
     if (asked.min_samples or 0) > smallest and not partition.startswith(("dirichlet", "iid")):
@@ -127,8 +125,8 @@ def noted(asked: Experiment, partition: str, federation: Federation) -> list[str
 
 
 def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federation) -> list[str]:
-    """Before a run begins: what was asked for that these clients or this model cannot give, and what looks
-    like a mistake in the data."""
+    """Notes that a run begins with: what was asked for and has no effect with these clients or this model,
+    and what looks like a mistake in the data."""
     model, partition = resolved.model, resolved.partition
     assert model is not None and partition is not None, "a resolved experiment has both"
     largest = int(federation.train_counts.sum(dim=1).max())
@@ -156,7 +154,7 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
 
 
 def classes_worth_knowing(federation: Federation) -> list[str]:
-    """Classes that can only be learned, or only be asked for."""
+    """Notes of classes that are tested but not trained on, or trained on but not tested."""
     lines = []
     if federation.only_in_test:
         names = _named(federation, federation.only_in_test)
@@ -173,7 +171,7 @@ def _named(federation: Federation, classes: list[int]) -> str:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name, of which there must be one; `auto` is a GPU where there is one."""
+    """The device of this name, which must exist; `auto` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,4 +1,4 @@
-"""result.json: what a run came to, on which data, and where it was computed."""
+"""The result of a run, as result.json has it: accuracies, the data they are of, and the machine."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from fedgela.server import Server
 def summarise(
     server: Server, progress: Progress, records: list[Record], finetuned: Record, seconds: float
 ) -> Record:
-    """result.json."""
+    """The result, from the records of all rounds and what was measured after the last (`finetuned`)."""
     e, algorithm = server.experiment, server.algorithm
     result: Record = {
         "algorithm": name_of(algorithm),
@@ -39,12 +39,11 @@ def summarise(
         summary = best_and_last(records, name)
         if summary is not None:
             result[name] = summary
-    name = algorithm.finetuned_as
-    if name is not None:
+    if algorithm.finetuned_as is not None:
         # fine-tuned from the global model of the best GA, and from the last
         best, last = finetuned["best"], finetuned["last"]
-        for key in (name, f"{name}_balanced"):
-            if None not in (best[key], last[key]):  # of a federation whose sites had gone by then
+        for key in (algorithm.finetuned_as, f"{algorithm.finetuned_as}_balanced"):
+            if None not in (best[key], last[key]):  # None where all sites of a federation had gone by then
                 result[key] = {
                     "best": best[key],
                     "best_round": best["round"],

@@ -15,7 +15,7 @@ class ClientStore(Protocol):
     """Where clients keep their last local models between rounds."""
 
     def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
-        """A client's model, of which only these entries are needed; None before its first visit."""
+        """A client's last local model, or None before its first visit; at least these entries of it."""
 
     def put(self, client: int, model: State) -> None: ...
 
@@ -69,7 +69,7 @@ class Progress:
         }
 
     def keep_best(self, GA: float | None) -> None:
-        """Remember the global model of this round, if none before it was as good."""
+        """Keep the global model of this round if its GA is higher than any before."""
         if GA is not None and self.best_GA < GA:
             self.best_GA, self.best_round = GA, self.round
             self.best_model, self.best_norms = self.global_model, {}
@@ -77,10 +77,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Visit:
-    """What comes back from one client's part in a round: its update, and what was measured on it."""
+    """What comes back from a client in a round: its update, and what was measured of its local model."""
 
     update: Update
-    own_norm: State  # BatchNorm that does not travel, for the global model's evaluation only
+    own_norm: State  # BatchNorm that does not travel, only for evaluating the global model
     loss_sum: Tensor  # [C], see Outcome
     loss_count: Tensor  # [C]
     classifier: Tensor | None = None  # [C, d], of its local model

@@ -42,18 +42,19 @@ from fedgela.own_code import OWN_CODE, own_code
 from fedgela.rounds import Progress
 
 KEPT_CHECKPOINTS = 2
-# what reading a damaged checkpoint raises, by where the damage lies
+# what reading a checkpoint may raise where it is damaged
 DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
 CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
 # a folder of several runs has one of these
 SEEDS, TABLE, TRIALS = "seeds.toml", "table.json", "trials.json"
-ASKED = "asked.json"  # beside a comparison's table: its runs' folders, in the order that they are run in
+ASKED = "asked.json"  # beside a comparison's table: its runs' folders, in the order of the runs
 SEVERAL = {SEEDS: "a run on several seeds", TABLE: "a comparison", TRIALS: "a search"}
-LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: who only looks has the lock for an instant
+LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: is_locked elsewhere holds it for an instant
+TALLIES = ("visited", "right", "right_on_union")  # tensors of a Progress that stay on the CPU
 
 
 def refuse_other_kinds(path: Path, own: str | None = None) -> None:
-    """Runs of two kinds in one folder would be taken for one another's: each needs a folder of its own."""
+    """A UserError where a folder holds several runs of another kind than `own`, which would be mixed up."""
     for name, what in SEVERAL.items():
         if name != own and (path / name).exists():
             raise UserError(f"{path}: this folder holds {what} ({name}); choose another --out")
@@ -61,12 +62,12 @@ def refuse_other_kinds(path: Path, own: str | None = None) -> None:
 
 @dataclass
 class FolderStore:
-    """The clients' models: on disk, but for those that changed since the last checkpoint."""
+    """The clients' last local models: on disk, except those that have changed since the last checkpoint."""
 
     folder: Path
-    saved: dict[int, str] = field(default_factory=dict)  # file names, as the last checkpoint has them
-    changed: dict[int, State] = field(default_factory=dict)
-    leaving: dict[int, State] = field(default_factory=dict)  # on their way to the disk
+    saved: dict[int, str] = field(default_factory=dict)  # file names, by the last checkpoint
+    changed: dict[int, State] = field(default_factory=dict)  # since the last checkpoint
+    leaving: dict[int, State] = field(default_factory=dict)  # being written for a checkpoint
 
     def get(self, client: int, entries: Collection[str] | None = None) -> State | None:
         for models in (self.changed, self.leaving):
@@ -82,13 +83,13 @@ class FolderStore:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of the models that the next checkpoint takes to the disk."""
+        """The size of the models that the next checkpoint will write."""
         return sum(value.nbytes for model in self.changed.values() for value in model.values())
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint is to hold, copied out of a run that goes on."""
+    """What a checkpoint is to hold, copied so that the run can go on while it is written."""
 
     round: int
     tensors: State
@@ -103,7 +104,7 @@ class Checkpoint:
     metrics_bytes: int
     seconds: float
     data: str  # the data set's fingerprint
-    settings: dict[str, Any]  # what decides the result; of a checkpoint of an older version, nothing
+    settings: dict[str, Any]  # the config's keys that decide the result; empty if an older version wrote it
 
 
 class RunFolder:
@@ -118,7 +119,7 @@ class RunFolder:
 
     @property
     def own(self) -> list[Path]:
-        """What the run itself has written: others may put a report or a model beside it."""
+        """The files and folders that the run itself has written; a user may have put a report beside them."""
         folders = [self.checkpoints, self.clients, self.models]
         return [*folders, *(f for f in self.path.iterdir() if f.suffix in (".toml", ".json", ".jsonl"))]
 
@@ -135,9 +136,9 @@ class RunFolder:
         return result
 
     def sound_result(self) -> Record | None:
-        """The same, and a UserError where it is none of a run that has measured something."""
+        """The result, or None; a UserError where it has no accuracy in it, as a damaged one."""
         result = self.result()
-        # a federation does not know GA of local models
+        # one of the two is enough: a federation does not know GA of local models
         known = isinstance(result, dict) and any(isinstance(result.get(n), dict) for n in ("GA", "PA"))
         if result is not None and not known:
             raise UserError(
@@ -152,7 +153,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process works in a folder; the lock goes with the process, however it ends."""
+        """Keep other processes from working in this folder. The lock is released however the process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK).open("w")
@@ -165,7 +166,7 @@ class RunFolder:
             yield
 
     def is_locked(self) -> bool:
-        """Whether a process works in this folder. To see it the lock is taken, shared, for an instant."""
+        """Whether a process works in this folder. To find out, a shared lock is held for an instant."""
         try:
             with (self.path / LOCK).open("rb") as lock:
                 return not _taken(lock, fcntl.LOCK_SH)
@@ -197,8 +198,7 @@ class RunFolder:
             for client, norm in progress.best_norms.items()
             for name, value in norm.items()
         }
-        for name in ("visited", "right", "right_on_union"):
-            groups.setdefault("tally", {})[name] = getattr(progress, name)
+        groups["tally"] = {name: getattr(progress, name) for name in TALLIES}
         tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
         metrics = (self.path / METRICS).read_bytes()
         note = {
@@ -217,7 +217,7 @@ class RunFolder:
         return Snapshot(progress.round, _copied(tensors), note, clients)
 
     def save(self, snapshot: Snapshot, store: FolderStore) -> None:
-        """Metrics, then clients, then the checkpoint that refers to both; then what is out of date goes."""
+        """Write metrics, then clients, then the checkpoint that refers to both; delete what is outdated."""
         with (self.path / METRICS).open("rb+") as file:
             os.fsync(file.fileno())
         visited = snapshot.tensors["tally/visited"]
@@ -230,7 +230,7 @@ class RunFolder:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove checkpoints beyond the last two, and clients' models that no checkpoint refers to."""
+        """Delete checkpoints beyond the last two, and clients' models that neither of these refers to."""
         newest_first = self._checkpoint_paths()
         for path in newest_first[KEPT_CHECKPOINTS:]:
             path.unlink()
@@ -239,16 +239,16 @@ class RunFolder:
             try:
                 referred.update(_read_note(path)["clients"].values())
             except DAMAGED:
-                return  # what a damaged checkpoint referred to cannot be told
+                return  # a damaged checkpoint: its clients' models are not known, so none are deleted
         for path in self.clients.glob("*.round-*.safetensors"):
             if path.name not in referred:
                 path.unlink()
 
     def checkpoint_times(self) -> dict[int, float]:
-        """When the checkpoints were written, by round, the newest last."""
+        """When each checkpoint was written, by its round; the newest last."""
         times: dict[int, float] = {}
         for path in reversed(self._checkpoint_paths()):
-            with contextlib.suppress(OSError, ValueError):  # swept away meanwhile, or another's file
+            with contextlib.suppress(OSError, ValueError):  # just deleted by the run, or named otherwise
                 times[int(path.name.split(".")[0].removeprefix("round-"))] = path.stat().st_mtime
         return times
 
@@ -256,7 +256,7 @@ class RunFolder:
         return sorted(self.checkpoints.glob("round-*.safetensors"), reverse=True)
 
     def load(self, device: torch.device, note: Callable[[str], None]) -> Checkpoint | None:
-        """The newest sound checkpoint; a damaged one is named, moved aside, and the one before is used."""
+        """The newest sound checkpoint. A damaged one is noted and renamed, and the one before it is tried."""
         for folder in (self.checkpoints, self.clients, self.models):
             folder.mkdir(exist_ok=True)
             for leftover in folder.glob(f"*{TEMPORARY}"):
@@ -268,28 +268,25 @@ class RunFolder:
             try:
                 checkpoint = self._read_checkpoint(path, device)
             except DAMAGED as error:
-                last = path == paths[-1]
-                then = (
-                    "no sound one is left: starting again from round 0"
-                    if last
-                    else "trying the one before it"
-                )
+                then = "trying the one before it"
+                if path == paths[-1]:
+                    then = "no sound one is left: starting again from round 0"
                 note(f"checkpoint {path.name} cannot be used ({error}); {then}")
                 path.rename(path.with_name(path.name + ".damaged"))
             else:
-                self._sweep()  # what a process killed before its own sweep has left
+                self._sweep()  # a process that was killed may not have got to its own
                 return checkpoint
         return None
 
     def newest(self) -> Checkpoint | None:
-        """The newest sound checkpoint, on the CPU, of a folder that may be another's: nothing is changed."""
+        """The newest sound checkpoint, on the CPU. Unlike `load` this changes nothing in the folder."""
         for path in self._checkpoint_paths():
             with contextlib.suppress(*DAMAGED):
                 return self._read_checkpoint(path, torch.device("cpu"))
         return None
 
     def data_fingerprint(self) -> str | None:
-        """Of the data that the newest readable checkpoint was trained on, without reading its models."""
+        """The data's fingerprint in the newest readable checkpoint, whose tensors are not read."""
         for path in self._checkpoint_paths():
             with contextlib.suppress(*DAMAGED):
                 return str(_read_note(path)["data"])
@@ -334,7 +331,7 @@ class RunFolder:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def cut_metrics(self, size: int) -> None:
-        """Forget the rounds after a checkpoint: they will be run again."""
+        """Cut off the rounds after a checkpoint, which will be run again."""
         with (self.path / METRICS).open("ab") as file:
             file.truncate(size)
 
@@ -342,7 +339,7 @@ class RunFolder:
         return [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
 
 
-# A forked process would inherit the lock, and keep it beyond the death of the one that took it
+# a forked process inherits the lock: it must close it, or the lock would outlive the process that took it
 _held: "weakref.WeakSet[IO[str]]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])
 
@@ -352,7 +349,7 @@ def _copied(tensors: State) -> State:
 
 
 def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:
-    """Whether the lock is ours now, after so many seconds."""
+    """Try to take the lock after so many seconds; whether that worked."""
     time.sleep(wait)
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -362,7 +359,7 @@ def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:
 
 
 def _read_note(path: Path) -> dict[str, Any]:
-    """A checkpoint's note, without its tensors."""
+    """A checkpoint's note, read without its tensors."""
     with safe_open(path, "pt") as file:
         note: dict[str, Any] = json.loads((file.metadata() or {})["note"])
     return note

@@ -26,7 +26,7 @@ from fedgela.saving import Saver
 from fedgela.server import Server
 from fedgela.tensorboard import Events
 
-# what may differ between a folder's run and the command that finds it there
+# keys that do not decide a result: a command may go on with a run that has other values of these
 HARDWARE = (
     "device",
     "engine",
@@ -48,7 +48,7 @@ def already_holds_a_run(path: Path) -> UserError:
 
 
 def command_of_a_federation(path: Path) -> str | None:
-    """That goes on with the run in this folder, where it is one of a federation's sites."""
+    """The command that resumes the run in this folder, if it is one of a federation of sites, else None."""
     from fedgela.flower.terms import TERMS
 
     if not (path / TERMS).exists():
@@ -60,7 +60,7 @@ def command_of_a_federation(path: Path) -> str | None:
 
 
 def run(experiment: Experiment, path: str | Path, listener: Listener | None = None) -> Record:
-    """Run an experiment into a new folder; its result comes back."""
+    """Run an experiment in a new folder, and return its result."""
     path = Path(path)
     folder = RunFolder(path)
     if folder.exists():
@@ -72,7 +72,7 @@ def run(experiment: Experiment, path: str | Path, listener: Listener | None = No
     forget_peak()
     resolved, federation = resolve(experiment)
     store = FolderStore(folder.clients)
-    # before anything is written: it may be impossible
+    # made before anything is written, since it may turn out to be impossible
     server = make_server(resolved, federation, store, listener.note)
     with contextlib.closing(server), folder.locked():
         if folder.exists():  # another process was faster
@@ -84,8 +84,8 @@ def run(experiment: Experiment, path: str | Path, listener: Listener | None = No
 
 
 def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool | None = None) -> Record:
-    """Continue a run where its last checkpoint stands; a finished run only gives its result again.
-    `tensorboard` says whether events are written, unless that is left to the run's config."""
+    """Continue a run from its last checkpoint, and return its result, as of a run that is finished already.
+    `tensorboard` says whether events are written; None leaves that to the run's config."""
     path, listener = Path(path), listener or Listener()
     folder = RunFolder(path)
     if command := command_of_a_federation(path):
@@ -109,7 +109,7 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
             return result
         check_own_code(path, held)
         forget_peak()
-        if tensorboard not in (None, held.tensorboard):  # from now on
+        if tensorboard not in (None, held.tensorboard):  # it is what the run is resumed with later, too
             held = held.with_(tensorboard=tensorboard)
             folder.write_config(held)
         experiment, federation = resolve(held)
@@ -130,8 +130,8 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
-    """What must stay as it is while a run goes on. It may be made longer, unless its learning rates are those
-    of its length."""
+    """The keys of a config, as JSON has them, that must not change while a run goes on. `rounds` may, unless
+    the learning rates depend on it."""
     free = HARDWARE if experiment.schedule == "cosine" else (*HARDWARE, "rounds")
     table = {key: value for key, value in plain_table(experiment).items() if key not in free}
     plain: dict[str, Any] = json.loads(json.dumps(table))
@@ -139,11 +139,13 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
-    """Keys that a later version has added count as what they are by default; an older version's checkpoint
-    has no settings at all."""
-    with contextlib.suppress(UserError):  # of a version whose settings are no longer known
-        began = began and _settings(parse_experiment(began))
-    for key in sorted(began.keys() | found.keys()) if began else ():
+    """A UserError where settings have changed since the run began. Those that did not exist then count as
+    their defaults; a checkpoint of an older version may have no settings at all."""
+    if not began:
+        return
+    with contextlib.suppress(UserError):  # a setting of an older version that is no longer known
+        began = _settings(parse_experiment(began))
+    for key in sorted(began.keys() | found.keys()):
         was, now = began.get(key), found.get(key)
         if was != now:
             raise UserError(f"{path / CONFIG}: {key} is {now!r} now, and was {was!r} when the run began")
@@ -160,18 +162,18 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
 
 
 def check_same(experiment: Experiment, held: RunFolder) -> None:
-    """A folder's run must be the one that is asked for, but for where it is computed."""
+    """A UserError where a folder's run is not the one that is asked for, apart from where it is computed."""
     resolved, federation = resolve(experiment)
     wanted, found = resolved.model_dump(), held.experiment().model_dump()
     for key in sorted(wanted.keys() - set(HARDWARE)):
-        # a precision that is left to be chosen is chosen when a run begins; any other None means something
+        # a precision of None was chosen when the run began; any other None has a meaning of its own
         if wanted[key] != found[key] and not (key == "precision" and wanted[key] is None):
             raise UserError(
                 f"{held.path}: holds a run with {key} = {found[key]!r}, not {wanted[key]!r}; "
                 "choose another --out"
             )
     check_own_code(held.path, experiment)
-    # what an unfinished one was begun on is looked at when it goes on
+    # the data of an unfinished run is checked when it is resumed
     if (result := held.result()) and not is_of(result, federation):
         raise UserError(
             f"{held.path}: holds a run of other data: {experiment.dataset!r} has changed since; "
@@ -180,14 +182,14 @@ def check_same(experiment: Experiment, held: RunFolder) -> None:
 
 
 def is_of(result: Record, federation: Federation) -> bool:
-    """Whether a result was measured on this data; those of earlier versions do not tell."""
+    """Whether a result was measured on this data; results of earlier versions do not say."""
     return result.get("data_fingerprint") in (None, federation.data.fingerprint)
 
 
 def make_server(
     experiment: Experiment, federation: Federation, store: ClientStore, note: Callable[[str], None]
 ) -> Server:
-    """The server of a resolved experiment, with its clients here or in Flower's simulation."""
+    """The server of a resolved experiment, with its clients trained here or in Flower's simulation."""
     if experiment.engine == "flower-simulation":
         from fedgela.flower import require_flower
 
@@ -205,21 +207,21 @@ def go_on(
     checkpoint: Checkpoint | None,
     listener: Listener,
 ) -> Record:
-    """From a checkpoint, or from the beginning, to the result."""
+    """Run all rounds, from a checkpoint or from the beginning, and write the result."""
     if checkpoint:
         store.saved = checkpoint.clients
     with (
         _with_events(server.experiment, folder, listener) as hearing,
         Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver,
     ):
-        result = _go_on(folder, server, saver, checkpoint, hearing)
+        result = _rounds_and_result(folder, server, saver, checkpoint, hearing)
     forget_failure(folder.path)
     return result
 
 
 @contextlib.contextmanager
 def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) -> Iterator[Listener]:
-    """The listener, and before it one that writes events where the experiment asks for them."""
+    """The listener; with one in front of it that writes events, if the experiment asks for them."""
     if not experiment.tensorboard:
         yield listener
         return
@@ -227,7 +229,7 @@ def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) 
         yield events
 
 
-def _go_on(
+def _rounds_and_result(
     folder: RunFolder,
     server: Server,
     saver: Saver,
@@ -268,10 +270,10 @@ def _go_on(
     saver.wait()
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
-    server.close()  # what its processes held is known once they have ended
+    server.close()  # the memory that worker processes used is known once they have ended
     workers = experiment.engine == "lanes" and (experiment.lanes or 1) > 1
     result["peak_memory_bytes"] = peak_memory(experiment.device, workers)
-    for old in folder.models.glob("global-*.safetensors"):  # of a process that was killed right here
+    for old in folder.models.glob("global-*.safetensors"):  # left by a process that was killed right here
         old.unlink()
     if server.algorithm.GA_of == "global":
         result["models"] = {

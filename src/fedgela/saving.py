@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the rounds: what a disk takes, a run does not wait for."""
+"""Writes checkpoints in a thread, so that a run does not wait for the disk."""
 
 import time
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from typing import Any
 from fedgela.rounds import Progress
 from fedgela.runfolder import FolderStore, RunFolder, Snapshot
 
-SPARING = 10  # times as long as a checkpoint took to write: so much a run that is killed may lose
-HELD = 2**30  # bytes of clients' models in memory: with more, a checkpoint is due, or waited for
+SPARING = 10  # a checkpoint is due once so many times the seconds have passed that the last one took to write
+HELD = 2**30  # bytes of clients' models in memory from which a checkpoint is due in any case
 
 
 class Saver:
-    """One checkpoint at a time is on its way to the disk. Whoever leaves this waits for it; a process that is
-    killed before it is there goes on from the one before."""
+    """Writes one checkpoint at a time. On leaving its context the last one is waited for; a run that is
+    killed before its checkpoint is complete is resumed from the one before."""
 
     def __init__(
         self, folder: RunFolder, store: FolderStore, every: int | None, note: Callable[[str], None]
     ) -> None:
-        """`every` so many rounds, or by the time that a checkpoint takes."""
+        """A checkpoint is written `every` so many rounds, or, if None, so often that it takes little time."""
         self.folder, self.store, self.every, self.note = folder, store, every, note
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
@@ -28,7 +28,8 @@ class Saver:
         self._took = 0.0
 
     def is_due(self, round: int) -> bool:
-        """Raises what the disk refused: what a run does after that is lost, however far the next one is."""
+        """Whether to write a checkpoint after this round. An error in writing the last one is raised here:
+        what the run does after it would be lost."""
         if self._writing is not None and self._writing.done():
             self.wait()
         if self.every is not None:
@@ -50,7 +51,7 @@ class Saver:
         self._took = time.monotonic() - self._began
 
     def wait(self) -> None:
-        """Until all is on disk; raises what went wrong there."""
+        """Wait until the last checkpoint is written; raises an error of writing it."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -61,7 +62,7 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, reason: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A run that ends for a reason of its own ends for that one, whatever the disk says."""
+        """An error that ended the run is raised before one of the last checkpoint, which is noted then."""
         try:
             self.wait()
         except Exception as error:

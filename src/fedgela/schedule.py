@@ -8,7 +8,7 @@ Schedule = Callable[[int, int], float]
 
 
 def parse_schedule(text: str) -> Schedule:
-    """`constant`, `cosine`, `exponential:GAMMA` (by round) or `step:EVERY:GAMMA`."""
+    """From `constant`, `cosine`, `exponential:GAMMA` (every round) or `step:EVERY:GAMMA`."""
     kind, *values = text.split(":")
     try:
         if kind == "constant" and not values:

@@ -1,4 +1,4 @@
-"""What models get right: the global one and the local ones, each on the test sets that count for it."""
+"""Scores the global model and the local ones, each on the test sets that its figures are defined on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Scorer:
     """Asks an engine what models predict, and counts right answers by class."""
 
     def __init__(self, algorithm: FedAvg, federation: Federation, engine: Engine, own_norm: State) -> None:
-        """`own_norm` is the BatchNorm that every client begins with, where it never travels; else empty."""
+        """`own_norm` is the initial BatchNorm of every client if BatchNorm does not travel, else empty."""
         self.algorithm = algorithm
         self.own_norm = own_norm
         self.federation = federation
@@ -34,12 +34,12 @@ class Scorer:
         return self.algorithm.locals_as is not None
 
     def right(self, predicted: Tensor, samples: Tensor) -> Tensor:
-        """Right answers by class, [C]."""
+        """How many of the samples of each class were predicted rightly, [C]."""
         labels = self.labels[samples]
         return torch.bincount(labels[predicted == labels], minlength=self.federation.data.classes)
 
     def by_global(self, model: State, samples: Tensor) -> Tensor:
-        """What the global model predicts."""
+        """The classes that the global model predicts."""
         return self._answer(partial(_global_logits, self.algorithm), Question(model, samples))
 
     def by_locals(
@@ -68,7 +68,7 @@ class Scorer:
     # -- a round's figures -------------------------------------------------------------------------
 
     def evaluate(self, progress: Progress) -> Record:
-        """GA, PA and their company, after a round."""
+        """GA, PA and related figures after a round; the scores of new clients are kept in `progress`."""
         algorithm, totals = self.algorithm, self.federation.test_counts
         union_totals = totals.sum(dim=0)
         record: Record = {}
@@ -89,7 +89,7 @@ class Scorer:
         return record
 
     def _right_by_client(self, predicted: Tensor) -> Tensor:
-        """Right answers on the union by owner and class, [N, C]."""
+        """Right answers on the union of the test sets, by client and class, [N, C]."""
         N, C = self.federation.test_counts.shape
         hit = predicted == self.labels
         cell = self.federation.test.owner * C + self.labels

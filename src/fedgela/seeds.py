@@ -20,6 +20,7 @@ from fedgela.tables import summary_of_seeds
 
 @data_read_once()
 def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
+    """Run an experiment on every seed, in a new folder, and return their summary."""
     if holds_seeds(path) or RunFolder(path).exists():
         raise already_holds_a_run(path)
     refuse_other_kinds(path, SEEDS)
@@ -37,8 +38,11 @@ def holds_seeds(path: Path) -> bool:
 
 @data_read_once()
 def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Record:
-    """Run or continue every seed's run; those that are finished stay as they are. Where all are, nothing is
-    run: what has been changed since is told, as of a single run, and refused only where some are to go on."""
+    """Run or continue every seed's run, except those that are finished, and return the summary.
+
+    Where all are finished, a changed source of the user's own code is only noted, as for a single run; where
+    some are not, it is an error.
+    """
     try:
         table = tomllib.loads((path / SEEDS).read_text())
         seeds, experiment = table["seeds"], parse_experiment(table["experiment"], str(path / SEEDS))

@@ -1,4 +1,4 @@
-"""The round: select, train, aggregate, evaluate. What a round gives is written elsewhere (runs.py)."""
+"""The round: select, train, aggregate, evaluate. Its results are written by runs.py."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,9 +40,14 @@ FINETUNED_AT_ONCE = 64
 
 
 class Server:
-    """One run's server, with its clients simulated by an engine."""
+    """One run's server, with its clients simulated by an engine.
 
-    evaluates_apart: ClassVar[bool] = True  # whether the seconds of training and of evaluation can be told
+    Where clients are elsewhere (flower/), a subclass overrides `visits` and `finetuned`, and what it knows
+    less of: who is there (`able`), the initial state, and the figures of a round (`_evaluate`, `_angles`).
+    """
+
+    # whether a round's seconds of training and of evaluation can be told apart
+    evaluates_apart: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -51,8 +56,8 @@ class Server:
         store: ClientStore | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`experiment` is a resolved one (see `resolve`); the server's own has its engine chosen too. `note`
-        hears what a user should know of how the engine fares."""
+        """`experiment` comes from `resolve`; in the server's own the engine is chosen, too. `note` is called
+        with what a user should know of the engine, such as that memory ran out."""
         self.experiment = experiment
         self.algorithm: FedAvg = experiment.algorithm
         self.store: ClientStore = InMemoryStore() if store is None else store
@@ -66,7 +71,7 @@ class Server:
         check_single_samples(experiment, self.net, self.trainees)
         self.own_norm = self._own_norm()
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
-        self.read_again = self._read_again()
+        self.needed_of_last = self._needed_of_last()
         self.experiment = choose(experiment, self.net, self.trainees)
         self.engine: Engine = make_engine(self.experiment, self.net, self.federation.data, note)
         self.tracker = (
@@ -79,8 +84,8 @@ class Server:
         self._evaluating = 0.0  # seconds of the round so far
 
     def _own_norm(self) -> State:
-        """The initial BatchNorm of every client, where it is the client's own for good, as in FedBN: what
-        would travel, but does not."""
+        """The initial values of the BatchNorm entries that would travel, but stay with their clients since
+        `batchnorm` is local, as in FedBN."""
         if self.experiment.batchnorm != "local" or self.algorithm.pooled:
             return {}
         entries = batchnorm_entries(self.net)
@@ -90,9 +95,9 @@ class Server:
             if name in entries and self.algorithm.travels(name)
         }
 
-    def _read_again(self) -> set[str] | None:
-        """The entries of its last model that a client's next visit reads, since they do not travel; None, all
-        of them, where the method says more of it. A visit need not wait for the rest to come from a disk."""
+    def _needed_of_last(self) -> set[str] | None:
+        """Which entries of a client's last local model its next visit needs, so that only these are read from
+        disk: those that do not travel; or all, None, where the method itself uses the last model."""
         method = type(self.algorithm)
         if method.start is not FedAvg.start or method.references is not FedAvg.references:
             return None
@@ -110,7 +115,7 @@ class Server:
         )
 
     def _initial_extra(self) -> State:
-        """The method's own, and the mean of what it has the clients share."""
+        """What the method has the server hold, and the mean of what it has clients send before training."""
         C, d = self.federation.data.classes, _set(self.experiment.projection)
         own = self.algorithm.initial_extra(d, C, self.experiment.seed)
         means = mean_statistics(self.algorithm, self.trainees.train_counts)
@@ -138,7 +143,7 @@ class Server:
             self._aggregate(progress, [visit.update for visit in visits])
         norms = [replace(visit.update, model=visit.own_norm, extra={}) for visit in visits]
         if self.own_norm and norms:
-            # FedBN has no global BatchNorm: for the global model's evaluation only, the mean of this round's
+            # FedBN has no global BatchNorm: the mean of this round's is only for evaluating the global model
             server = progress.server
             progress.server = replace(server, model={**server.model, **average(norms)})
         if self.experiment.server_average > 0 and self.algorithm.GA_of == "global":
@@ -161,7 +166,7 @@ class Server:
         return record
 
     def _measured(self, progress: Progress, selected: Sequence[int], visits: Sequence[Visit]) -> Record:
-        """All that an evaluated round has."""
+        """The figures of a round that is evaluated (see `eval_every`)."""
         record = self._evaluate(progress)
         progress.keep_best(record["GA"])
         classifiers = [visit.classifier for visit in visits if visit.classifier is not None]
@@ -174,15 +179,15 @@ class Server:
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        """Its time is no part of the training's: how much there is to score differs by method."""
+        """Time spent within it does not count as training: how much there is to score differs by method."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # what the GPU still trains is no evaluation
+            torch.cuda.synchronize(self.device)  # training that is still queued on the GPU ends first
         began = time.perf_counter()
         yield
         self._evaluating += time.perf_counter() - began
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
-        """Train these clients; their models are scored on their own test sets, unaggregated, and kept."""
+        """Train these clients, keep their local models, and score these before they are aggregated."""
         jobs = [self.job(progress, client) for client in clients]
         outcomes = list(_in_order(jobs, self.engine.train(plan, jobs)))
         visits = [
@@ -232,7 +237,7 @@ class Server:
     def job(self, progress: Progress, client: int) -> Job:
         algorithm, server = self.algorithm, progress.server
         model = self._as_seen_by(client, server.model)
-        last = self.store.get(client, self.read_again) if algorithm.keeps_model else None
+        last = self.store.get(client, self.needed_of_last) if algorithm.keeps_model else None
         if last is not None:
             last = handed_to(algorithm, last)
         return Job(
@@ -244,7 +249,7 @@ class Server:
         )
 
     def _as_seen_by(self, client: int, model: State) -> State:
-        """The global model with what is the client's own in it: BatchNorm, where that is local."""
+        """The global model, in which BatchNorm is the client's own where it does not travel."""
         return model | self._norm_of(client) if self.own_norm else model
 
     def _norm_of(self, client: int) -> State:
@@ -252,8 +257,8 @@ class Server:
         return {name: last[name] for name in self.own_norm}
 
     def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
-        """These are about to train: what they had in the best round goes with the best model. It is copied: a
-        part of a client's model, or of a file on disk, would hold all of it."""
+        """Before these clients train: keep the BatchNorm that they had in the best round with the best model.
+        As copies, since a tensor that is a part of a client's model keeps all of it in memory."""
         if self.own_norm and progress.best_round:
             for client in clients:
                 if client not in progress.best_norms:
@@ -277,7 +282,7 @@ class Server:
     def _scored(
         self, progress: Progress, visits: Sequence[Visit], outcomes: Sequence[tuple[Job, Outcome]]
     ) -> list[Visit]:
-        """The visits with what the local models got right, and their classifiers."""
+        """The visits, completed with the scores of the local models and with their classifiers."""
         scores = self.scorer.by_locals(outcomes, progress.server.extra)
         return [
             replace(
@@ -294,7 +299,7 @@ class Server:
         after = aggregated(self.algorithm, before, updates, Moment(e.seed, progress.round))
         if e.server_lr != 1.0 or e.server_momentum > 0:
             after = replace(after, private=dict(after.private))
-            # FedAvgM: the averaged change is a gradient for the server; running statistics only average
+            # FedAvgM: the averaged change is the server's gradient, except for BatchNorm's running statistics
             parameters = {name for name, _ in self.net.named_parameters()}
             for name in parameters & updates[0].model.keys():
                 change = before.model[name] - after.model[name]
@@ -332,12 +337,12 @@ class Server:
         return (counts if self.algorithm.pooled else counts[list(clients)]) > 0
 
     def _classifier(self, model: State, vectors: State) -> Tensor:
-        """The classifier vectors on the CPU, without moving the whole model there."""
+        """The classifier vectors, on the CPU; nothing else of the model is copied there."""
         there = {name: value.to(self.device) for name, value in vectors.items()}
         return self.algorithm.classifier(model, there).cpu()
 
     def close(self) -> None:
-        """Give back the engine's processes."""
+        """End the engine's processes."""
         self.engine.close()
 
     # -- the end -----------------------------------------------------------------------------------
@@ -361,10 +366,10 @@ class Server:
     def finetuned(
         self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
     ) -> tuple[Tensor, Tensor]:
-        """Right answers [N, C] of the global model fine-tuned on these clients, each on its own test set, and
-        how many they were asked."""
+        """The global model fine-tuned on each of these clients: right answers [N, C] on the client's own test
+        set, and the number of test samples, [N, C]."""
         right = torch.zeros_like(self.federation.test_counts)
-        for start in range(0, len(clients), FINETUNED_AT_ONCE):  # their models need not all be held at once
+        for start in range(0, len(clients), FINETUNED_AT_ONCE):  # so that not all models are held at once
             outcomes = self.finetune(model, round, clients[start : start + FINETUNED_AT_ONCE], norms)
             questions = [
                 Question(outcome.model, self.federation.test[outcome.client]) for outcome in outcomes
@@ -377,9 +382,9 @@ class Server:
     def finetune(
         self, model: State, round: int, clients: Sequence[int], norms: Mapping[int, State]
     ) -> list[Outcome]:
-        """The global model fine-tuned on each of these clients: plain cross-entropy, all parameters,
-        `finetune_epochs` epochs at the run's learning rate. BatchNorm that is a client's own is its last, but
-        for those in `norms`."""
+        """Fine-tune the global model on each of these clients: plain cross-entropy, all parameters,
+        `finetune_epochs` epochs at the run's learning rate. Where BatchNorm does not travel a client begins
+        with its own, from `norms` or else its last."""
         e = self.experiment
         plan = Plan(PLAIN.loss, (Phase(e.finetune_epochs),), e.lr, e.seed, "finetune", round)
         seen = {k: self._as_seen_by(k, model) | norms.get(k, {}) for k in clients}
@@ -388,7 +393,7 @@ class Server:
 
 
 def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:
-    """Jobs with their outcomes in the order of the jobs: sums must not depend on who ends first."""
+    """Jobs with their outcomes, in the order of the jobs: sums must not depend on which client ends first."""
     early: dict[int, Outcome] = {}
     waiting = list(reversed(jobs))
     for outcome in outcomes:
@@ -399,7 +404,7 @@ def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tupl
 
 
 def _cpu(state: State) -> State:
-    """On the CPU; from a GPU in one copy for all tensors of a type, since each copy waits for the GPU."""
+    """A state on the CPU. From a GPU all tensors of a type come in one copy, since each copy waits for it."""
     if all(value.device.type == "cpu" for value in state.values()):
         return state
     there: State = {}
