@@ -19,17 +19,17 @@ WARM_UP_ROUNDS = 2  # by the third round every teacher, prototype and generator 
 
 @dataclass
 class Burden:
-    """Parameters are counted in millions of float entries; time is relative to another method's."""
+    """What a method costs. Parameters are in millions of float entries; time is relative to a reference."""
 
     method: str
     held: float  # while training: the model, and the models and tensors that its loss compares with
     kept: float  # between rounds, on the client's own disk
     sent: float  # up to the server, in a round
     seconds: float  # of one round's local training and updates, median over repetitions
-    ratio: float  # to the other method's, measured right before: median over repetitions,
-    ratio_low: float  # and its quartiles
+    ratio: float  # seconds, relative to the reference's, measured right before: median over repetitions
+    ratio_low: float  # the quartiles
     ratio_high: float
-    reference: str = "fedavg"  # the other method
+    reference: str = "fedavg"
 
 
 def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Burden]:
@@ -40,7 +40,7 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
         progress = server.begin()
         for _ in range(WARM_UP_ROUNDS):
             server.step(progress)
-        client = server.select(progress.round)[0]  # one that has been there before
+        client = server.select(progress.round)[0]  # one that has trained before
         progress.round += 1
         servers[name] = (server, progress)
         job = server.job(progress, client)
@@ -57,7 +57,7 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
     ratios: dict[str, list[float]] = {name: [] for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repetitions):
-        for name in names:  # each right after the reference, since a machine's speed drifts
+        for name in names:  # each is timed right after the reference, since a machine's speed drifts
             before = _train_once(*servers[base])
             seconds[name].append(before if name == base else _train_once(*servers[name]))
             ratios[name].append(seconds[name][-1] / before)
@@ -70,12 +70,11 @@ def measure(experiments: Mapping[str, Experiment], repetitions: int) -> list[Bur
 
 
 def _train_once(server: Server, progress: Progress) -> float:
-    """One round's local training, and what clients make of it for the server; without aggregation or
-    evaluation."""
+    """Seconds of one round's local training and of making the updates, without aggregation or evaluation."""
     jobs = [server.job(progress, client) for client in server.select(progress.round)]
     began = time.perf_counter()
     for outcome in server.engine.train(server.plan(progress), jobs):
-        server.update(outcome)  # FedProto looks at all samples once more
+        server.update(outcome)  # part of the cost: FedProto computes the features of all samples for it
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - began

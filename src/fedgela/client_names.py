@@ -1,4 +1,4 @@
-"""What the data calls its natural clients, and finding one by what a user calls it."""
+"""The names of natural clients in their data, and finding a client by what a user calls it."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from fedgela.errors import UserError, did_you_mean
 
 
 def client_names(experiment: Experiment, federation: Federation) -> list[str]:
-    """Of clients 0, 1, ...: their names, or `id 7` where only ids are known; empty where there are only
-    numbers. Clients that one of the data's was split into share its name."""
+    """The names of clients 0, 1, ..., or `id 7` where only ids are known; empty where clients only have
+    numbers. Where a natural client was split into several, these share its name."""
     data = federation.data
     if experiment.partition != "natural" or data.client_train is None:
         return []
@@ -25,7 +25,7 @@ def client_names(experiment: Experiment, federation: Federation) -> list[str]:
 
 
 def find_client(text: str, experiment: Experiment, federation: Federation) -> int:
-    """By its name, its id in the data, or its number; `#3` is a number whatever ids there are."""
+    """A client's number, from its name, its id in the data, or its number; `#3` is never taken for an id."""
     names = client_names(experiment, federation)
     wanted = [text, f"id {text}"]
     found = [k for k, name in enumerate(names) if name in wanted]

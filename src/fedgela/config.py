@@ -31,7 +31,7 @@ from fedgela.schedule import parse_schedule
 
 
 def _checked_by(parse: Any) -> AfterValidator:
-    """A string that `parse` accepts, kept as it is written."""
+    """A validator for strings that `parse` must accept; they are kept as strings."""
 
     def check(text: str) -> str:
         parse(text)
@@ -43,7 +43,7 @@ def _checked_by(parse: Any) -> AfterValidator:
 def make_algorithm(value: object) -> FedAvg:
     """An algorithm from its name, or from a table with its name and hyper-parameters."""
     if isinstance(value, FedAvg):
-        _method(name_of(value))  # a config must be able to name it again
+        _method(name_of(value))  # raises where a config could not name the method
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
@@ -53,7 +53,7 @@ def make_algorithm(value: object) -> FedAvg:
         raise ValueError(f"a method's name is a string, not {name!r}")
     method = _method(name)
     own = {key: value for key, value in table.items() if key != "name"}
-    # by way of JSON: strict validation of Python objects takes a dataclass for its instances only
+    # as JSON, since pydantic's strict mode makes a dataclass of JSON but not of a Python dict
     text = json.dumps(own, default=str)
     try:
         made = _reader(method).validate_json(text)
@@ -68,7 +68,7 @@ _READERS: dict[type[FedAvg], TypeAdapter[FedAvg]] = {}
 
 
 def _reader(method: type[FedAvg]) -> TypeAdapter[FedAvg]:
-    """Kept: it takes longer to make than to read with."""
+    """Cached, since making one takes longer than reading with it."""
     if method not in _READERS:
         _READERS[method] = TypeAdapter(method)
     return _READERS[method]
@@ -78,7 +78,8 @@ PLAIN = "a number, a string, true or false, or a tuple of these"
 
 
 def _check_plain(name: str, made: FedAvg) -> None:
-    """Hyper-parameters are kept in TOML and in JSON, and engines know methods apart by them."""
+    """A ValueError where a hyper-parameter cannot be written as TOML and JSON, as configs and results need
+    it, or not be hashed, by which engines tell methods apart."""
     for key, value in _without_none(dataclasses.asdict(made)).items():
         try:
             tomli_w.dumps(json.loads(json.dumps({key: value})))
@@ -96,7 +97,7 @@ def _method(name: str) -> type[FedAvg]:
     except UserError as error:
         raise ValueError(str(error)) from None
     for field in dataclasses.fields(method):
-        if field.name in Experiment.model_fields:  # [methods.NAME] could not tell which one is meant
+        if field.name in Experiment.model_fields:  # ambiguous in [methods.NAME], which may set both
             raise ValueError(f"{name}: {field.name} is a key of every experiment; call it otherwise")
     return method
 
@@ -109,7 +110,7 @@ TRACKED = ("angles", "collapse", "gradients")
 
 
 def tracked_names(value: object) -> tuple[str, ...]:
-    """What to track, of a list or a string with commas: each once, in the order of TRACKED."""
+    """The names of what to track, from a list or from a string with commas: each once, in TRACKED's order."""
     listed = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple):
         raise ValueError(f"give a list of {', '.join(TRACKED)}, not {_shown(value)}")
@@ -124,13 +125,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
-# the keys that decide a data set as it is read, and those that decide how it is split among clients
+# the keys that decide how a data set is read, and those that decide how it is split among clients
 READING = ("dataset", "data_dir", "image_size", "unreadable", "augment")
 SPLITTING = ("partition", "clients", "min_samples", "validation", "partition_seed")
 
 
 class Experiment(BaseModel):
-    """Everything that decides a run's result, and where it is computed. The paper's values are defaults."""
+    """Everything that decides a run's result, and where it is computed. The defaults are the paper's values.
+    What is None is chosen before a run begins, by `resolve` or for its engine by `choose`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -145,24 +147,24 @@ class Experiment(BaseModel):
     dataset: Annotated[str, Field(min_length=1)] = (
         "digits"  # a name, a folder, an .npz, .parquet or .csv file
     )
-    data_dir: str | None = None  # where NAME.npz files lie
-    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of images that are decoded; 32
+    data_dir: str | None = None  # where NAME.npz files lie; None: FEDGELA_DATA, or the cache
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of decoded images; None: by the data
     unreadable: Literal["error", "skip"] = "error"  # images that cannot be read: error, or skip
-    augment: bool | None = None  # whether training images are augmented; cifar100's only
-    partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # natural, else dirichlet:0.1
-    clients: Count | None = None  # N; 10, or all natural clients
-    min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; one batch
+    augment: bool | None = None  # whether training images are augmented; None: cifar100's only
+    partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # None: natural, else dirichlet:0.1
+    clients: Count | None = None  # N; None: 10, or all natural clients
+    min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; None: one batch
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets
 
     # the model
-    model: str | None = None  # a name, hf:ID, or your own as package.module:Net; by the data
+    model: str | None = None  # a name, hf:ID, or your own as package.module:Net; None: by the data
     pretrained: bool = True  # models of the hub only: start from its weights
     weights: Annotated[str, Field(min_length=1)] | None = None  # .safetensors of a backbone, or a hub folder
     batchnorm: Policy = "averaged"  # or local (FedBN), or group: GroupNorm in its place
-    projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d; 84 up to 84 classes
+    projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d; None: 84 up to 84 classes
 
     # the round
-    sample: Count | None = None  # K clients a round; all
+    sample: Count | None = None  # K clients a round; None: all
     rounds: Count = 50  # T
     epochs: Count = 10  # E, local epochs a round
     batch_size: Count = 100  # B
@@ -181,22 +183,22 @@ class Experiment(BaseModel):
     # what is measured and kept
     eval_every: Count = 1  # rounds; the last is always evaluated
     finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # of the global model, for PA
-    checkpoint_every: Count | None = None  # rounds; so often that a tenth of the time at most goes into it
+    checkpoint_every: Count | None = None  # rounds; None: at most a tenth of the time goes into checkpoints
     track: tuple[str, ...] = ()  # at evaluated rounds: angles, collapse, gradients; a list, or by comma
     tensorboard: bool = False  # events of every round in the run's folder
 
     # chance and hardware
     seed: Seed = 0  # of everything that is drawn
-    partition_seed: Seed | None = None  # of the split among clients; the seed
+    partition_seed: Seed | None = None  # of the split among clients; None: the seed
     device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; a GPU where there is one
     engine: Literal["auto", "lanes", "eager", "flower-simulation"] = (
         "auto"  # eager: one client after another, plain PyTorch; flower-simulation: Flower on Ray
     )
-    lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # trained side by side; by model and machine
-    width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; by the model
-    compile: bool | None = None  # torch.compile; on a GPU, where it pays
-    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; bf16 on a GPU (recurrent: fp32)
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; by the model
+    lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # side by side; None: by model and machine
+    width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; None: by model
+    compile: bool | None = None  # torch.compile; None: on a GPU, where it pays
+    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; None: on a GPU bf16 unless recurrent
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; None: by the model
 
     algorithm: Annotated[
         SkipValidation[FedAvg], PlainSerializer(_algorithm_table, return_type=dict[str, Any])
@@ -240,7 +242,7 @@ class Experiment(BaseModel):
         return self
 
     def with_(self, **changes: Any) -> "Experiment":
-        """The same with some values changed, validated again."""
+        """The experiment with some values changed, validated again."""
         return parse_experiment({**self.model_dump(), **changes})
 
     def to_toml(self) -> str:
@@ -248,11 +250,11 @@ class Experiment(BaseModel):
 
 
 def comparable(experiment: Experiment) -> dict[str, Any]:
-    """What runs must have in common to be held against each other, beside their seeds and the content of the
-    data. Augmentation may be a method's own."""
+    """The keys that runs must have in common to be compared, with their values. Seeds and the content of the
+    data must agree, too; augmentation may be a method's own."""
     keys = ["dataset", "image_size", "unreadable", "partition", "clients", "validation"]
     if (experiment.partition or "").startswith("dirichlet"):
-        keys.append("min_samples")  # by which some draws are drawn again
+        keys.append("min_samples")  # splits are redrawn until all clients have so many
     keys += ["model", "sample", "rounds", "eval_every"]
     return {key: getattr(experiment, key) for key in keys}
 
@@ -275,7 +277,7 @@ SYNONYMS = {"learning_rate": "lr", "wd": "weight_decay", "num_clients": "clients
 
 
 def known_keys(algorithm: str | None = None) -> list[str]:
-    """All keys a config may have, those of the algorithm dotted."""
+    """All keys that a config may have, with the method's own as algorithm.KEY."""
     try:
         method = find_algorithm(algorithm or "fedgela")
     except UserError:
@@ -285,7 +287,7 @@ def known_keys(algorithm: str | None = None) -> list[str]:
 
 
 def parse_experiment(table: dict[str, Any], where: str = "config") -> Experiment:
-    """A validated experiment, or a UserError of one or two lines."""
+    """A validated experiment from a config's table; a UserError of one or two lines, which names `where`."""
     try:
         return Experiment.model_validate(_without_none(table))
     except ValidationError as error:
@@ -317,7 +319,7 @@ def _explain(
 
 
 def _hint(key: str, known: list[str], method: str) -> str:
-    """What may have been meant by a key that there is not."""
+    """What may have been meant by a key that does not exist."""
     if key.split(".")[0] == "methods":
         return "; tables of methods are for compare and tune"
     name = f"algorithm.{key.removeprefix('algorithm.')}"
@@ -332,7 +334,7 @@ def _hint(key: str, known: list[str], method: str) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         return "that"
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -344,12 +346,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and numbers beyond all bounds
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and integers with too many digits
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def set_key(table: dict[str, Any], assignment: str) -> None:
-    """Apply one `--set key=value`: the value is TOML, or else a string as it stands."""
+    """Apply one `--set key=value` to a config's table. A value that is not TOML is taken as a string."""
     key, equals, text = assignment.partition("=")
     key = key.strip()
     if not equals or not key:

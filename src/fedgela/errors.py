@@ -1,27 +1,27 @@
-"""What a user did wrong, said in one or two lines."""
+"""Errors for users, and words that messages are made of."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
-    """A mistake of the user's: the command line prints it and exits with 2, without a traceback."""
+    """A user's mistake: the command line prints its lines, without a traceback, and exits with 2."""
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an exception says; its kind where it says nothing."""
+    """The first line of an exception's message, or its class where there is no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def some_of(names: Sequence[str], most: int) -> str:
-    """'a, b and 3 more': the first names, and how many there are beside them."""
+    """'a, b and 3 more': at most so many names, and how many are left out."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' (did you mean 'x'?)' with the nearest known word, or '' where none is near."""
-    # names without their tables are compared: 'E_W' for 'algorithm.E_W' is the likeliest slip of all
+    """The most similar known word as a hint with a blank before it, or nothing where none is similar."""
+    # names are compared without their tables: 'E_W' for 'algorithm.E_W' is the likeliest slip of all
     tails: dict[str, str] = {}
     for name in known:
         tails.setdefault(_tail(name), name)

@@ -67,8 +67,8 @@ class PhiForm:
         return self.kind.startswith("paper-")
 
     def Q(self, counts: Tensor) -> Tensor:
-        """Q(x), [..., C], from class counts [..., C]. Nothing is known of a client without samples: as if it
-        had all classes alike."""
+        """Q(x), [..., C], from class counts [..., C]. A client without samples counts as one that has equally
+        many of all classes."""
         C, n = counts.shape[-1], counts.sum(dim=-1, keepdim=True)
         x = torch.where(n > 0, counts.double() / n.clamp(min=1), 1 / C)
         if self.kind == "even":
@@ -85,8 +85,8 @@ def phi(
 ) -> Tensor:
     """Phi_k, [..., C], of clients with these class counts [..., C].
 
-    `normaliser` is sum_k p_k Q(x_k), [C], for the `paper-` forms. `floor` is the least length a vector
-    keeps, so that a class missing on a client stays predictable.
+    `normaliser` is sum_k p_k Q(x_k), [C], for the `paper-` forms. `floor` is the least length of a vector;
+    above 0 a class that a client lacks stays predictable.
     """
     parsed = PhiForm.parse(form)
     lengths = parsed.Q(counts)

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from fedgela.html_page import escape, paragraph
 
-# Its text, or text with a mark: ("94.08", "best"). In HTML any mark is a class; plain text and Markdown show
-# the best and the second only. In text an empty mark takes the room of one, so that numbers stay in line.
+# A cell is a text, or a text with a mark: ("94.08", "best"). In HTML a mark is the cell's class; plain text
+# and Markdown show only "best" and "second". In text an empty mark is a blank, so that numbers stay aligned.
 Cell = str | tuple[str, str]
 
 _IN_TEXT = {"best": "*", "second": "_", "": " "}
 _IN_MARKDOWN = {"best": ("**", "**"), "second": ("<u>", "</u>")}
-# marks must not be by looks alone: bold and underline are elements, with a word for those who listen
+# marks are not only a matter of style: bold and underline are elements, with words for screen readers
 _IN_HTML = {
     "best": ("<strong>", '</strong><span class="hidden"> (best)</span>'),
     "second": ("<u>", '</u><span class="hidden"> (second best)</span>'),
@@ -25,14 +25,14 @@ _IN_HTML = {
 
 @dataclass(frozen=True)
 class Grid:
-    """The first column names the rows and is to the left; all others are to the right, but in HTML those of
-    cells marked "words"."""
+    """A table of texts. The first column names the rows and is aligned to the left, all others to the right;
+    in HTML columns with cells marked "words" are aligned to the left, too."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     title: str = ""
-    sortable: bool = False  # in a page with a script for it
+    sortable: bool = False  # by clicks, in a page that has the script for it
 
     def to_text(self) -> str:
         lines = padded([self.head, *(list(map(_text, row)) for row in self.rows)])
@@ -42,7 +42,7 @@ class Grid:
         return "\n".join([*above, shown[0], rule, *shown[1:], *textwrap.wrap(self.note, 100)])
 
     def to_markdown(self, aligned: bool = False) -> str:
-        """Head and rows; `aligned` is for those who read it as text as well."""
+        """Head and rows; with `aligned` columns are padded, so that the Markdown is easy to read as text."""
         lines = [list(map(_markdown, row)) for row in (self.head, *self.rows)]
         rule = ["---"] * len(self.head)
         if aligned:
@@ -53,7 +53,7 @@ class Grid:
         return "\n".join([shown[0], f"|{'|'.join(rule)}|", *shown[1:]])
 
     def to_html(self, inline: Callable[[str], str] = escape) -> str:
-        """`inline` makes HTML of a text."""
+        """`inline` turns a cell's text into HTML."""
         words = {i for row in self.rows for i, cell in enumerate(row) if _mark(cell) == "words"}
         head = "".join(
             f'<th scope="col"{_class("words" if i in words else "")}>{inline(name)}</th>'
@@ -83,8 +83,8 @@ class Grid:
 
 
 def padded(lines: Sequence[Sequence[str]], others: Callable[[str, int], str] = str.rjust) -> list[list[str]]:
-    """Cells as wide as their columns: the first to the left, `others` to the right unless told otherwise.
-    Wide is what a terminal makes of them: a Chinese character takes the room of two letters."""
+    """Cells padded to the width of their columns: the first column to the left, the others by `others`.
+    Widths are those of a terminal, where a Chinese character is as wide as two letters."""
     columns = []
     for i, column in enumerate(zip(*lines, strict=True)):
         width = max(map(cell_len, column))

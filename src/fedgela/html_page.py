@@ -1,5 +1,4 @@
-"""Pages of one file that needs nothing else: their look in light, dark, on a phone and on paper, and small
-pieces of HTML."""
+"""HTML pages that are a single file: their style (light, dark, on a phone, on paper), and pieces of HTML."""
 
 import html
 from collections.abc import Iterable
@@ -47,7 +46,7 @@ figure { margin: 0; min-width: 0; }
 
 
 def html_page(title: str, body: str, style: str = "", script: str = "") -> str:
-    """`style` is what the page has of its own."""
+    """A page with this body; `style` and `script` are added to what all pages have."""
     run = f"<script>{script}</script>\n" if script else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -80,13 +79,13 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def advice(text: str, lines: Iterable[str] = ()) -> str:
-    """What is to be seen first, in a box."""
+    """A box with what a reader should see first: a text, and a list below it."""
     listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<div class="advice">{paragraph(text)}{f"<ul>{listed}</ul>" if listed else ""}</div>\n'
 
 
 def described(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and what is to be said of each."""
+    """A list of names with a text for each."""
     rows = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
     return f"<dl>\n{rows}\n</dl>\n"
 

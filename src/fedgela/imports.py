@@ -1,4 +1,4 @@
-"""What a user brings along, by import path: `my_package.nets:TinyNet`; and what may not be installed."""
+"""Importing a user's own code by import path, `my_package.nets:TinyNet`; and packages that may be missing."""
 
 import importlib
 import importlib.util
@@ -18,7 +18,7 @@ def is_import_path(name: str) -> bool:
 
 
 def require_matplotlib(why: str) -> None:
-    """Complain before the work is done, not after."""
+    """A UserError where matplotlib is missing, before the work is done and not after."""
     try:
         found = importlib.util.find_spec("matplotlib") is not None
     except ValueError:  # a module that is blocked
@@ -44,7 +44,9 @@ def load(path: str) -> object:
         thing: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _broken(path, module_name, error) from None  # the module is there: one that it needs is not
+            raise _broken(
+                path, module_name, error
+            ) from None  # the module exists, but one that it imports does not
         raise UserError(
             f"{path}: there is no module {error.name!r}, neither in {here} nor where Python looks"
         ) from None
@@ -65,7 +67,7 @@ def _broken(path: str, module: str, error: Exception) -> UserError:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a module's file is Python's, an installed package's or this one's: not the user's own."""
+    """Whether a module's file belongs to Python, an installed package or this one, and not to the user."""
     if file.startswith("<"):  # <frozen importlib._bootstrap>
         return True
     folders = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")}
@@ -73,17 +75,17 @@ def is_installed(file: str) -> bool:
 
 
 def is_ours(thing: object) -> bool:
-    """Whether its class is one of this package's."""
+    """Whether the thing's class is one of this package."""
     return type(thing).__module__.startswith("fedgela.")
 
 
 def told(error: Exception) -> str:
-    """An exception of a user's own code in one line, with the place that raised it."""
+    """An exception of a user's own code in one line, with the place in that code."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        return f"{kind}: {text}"  # which names the file and the line
+        return f"{kind}: {text}"  # its text names file and line
     places = traceback.extract_tb(error.__traceback__)
     own = [place for place in places if not is_installed(place.filename)]
-    place = (own or places)[-1]  # the user's own line, not that of a library which it calls
+    place = (own or places)[-1]  # the last line of the user's own, not one of a library that it calls
     return f"{kind}: {text} ({place.filename}, line {place.lineno})"

@@ -11,28 +11,28 @@ Kind = Literal["image", "features", "tokens"]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """image: [channels, height, width]; features: [d]; tokens: [length] of a vocabulary."""
+    """The shape of one sample: image [channels, height, width], features [d], or tokens [length]."""
 
     kind: Kind
     shape: tuple[int, ...]
-    vocabulary: int = 0  # of tokens
-    columns: str = ""  # a digest of the features' names in their order, where they have any
+    vocabulary: int = 0  # for tokens: how many different ones there are
+    columns: str = ""  # for features: a digest of their names in order, if they have names
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "InputSpec":
-        """As `vars` gives it, after a way through JSON."""
+        """From what `vars` gives, even after JSON has made a list of the shape."""
         return cls(**{**table, "shape": tuple(table["shape"])})
 
     def __str__(self) -> str:
         return f"{self.kind} of shape {'x'.join(map(str, self.shape))}"
 
     def unlike(self, other: "InputSpec", whose: str) -> str:
-        """What is told of one that should be as the others' are."""
+        """How this spec differs from one that it should be the same as, for a message."""
         if replace(self, columns=other.columns) == other:
             return f"has columns of other names, or in another order, than {whose}"
         return f"has {self}, but {whose} have {other}"
 
 
 def columns_of(names: Sequence[str]) -> str:
-    """Tables with the same columns in the same order have the same digest, which tells no names."""
+    """A digest of the names and order of a table's columns, which does not reveal the names."""
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:16] if names else ""

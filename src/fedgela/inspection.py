@@ -29,13 +29,13 @@ NAMED = 5  # classes in a warning
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
 MANY_MISSING = 0.2  # from here on FedGELA was seen to help, but for skew with all clients in every round
 UNEVEN = 10.0  # largest over smallest class of all clients together: above, the paper's Phi was far behind
-BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi in any case
-RARE = 0.05  # chance that a round has no client with a class
+BALANCED = 3.0  # largest over smallest class of the median client: up to here the paper's Phi is advised
+RARE = 0.05  # chance that no client of a round has a given class: from here on it is mentioned
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Whether FedGELA is likely to help, why, and with which settings."""
+    """Whether FedGELA is likely to help, why, and with which settings; and warnings about the federation."""
 
     verdict: str  # likely, perhaps or unlikely
     reason: str
@@ -49,17 +49,17 @@ class Inspection:
 
     data: Dataset
     experiment: Experiment  # resolved
-    client_names: list[str]  # natural clients' names or ids; empty: clients are numbers
+    client_names: list[str]  # natural clients' names or ids; empty where clients only have numbers
     train_counts: Ints
     test_counts: Ints
     only_in_test: list[int]  # classes that nobody has a training sample of
     never_tested: list[int]  # classes that somebody trains on, and no test set has
     nowhere: list[int]  # classes without any sample
-    method: FedGELA  # whose Phi and E_W the cost is of
-    own_method: bool  # whether that is the experiment's own, or FedGELA with its defaults
+    method: FedGELA  # whose Phi and E_W the cost is computed with
+    own_method: bool  # whether that is the experiment's own method, or else FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
     duplicates: Duplicates
-    notes: tuple[str, ...] = ()  # that a run begins with, too
+    notes: tuple[str, ...] = ()  # those that a run begins with, too
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ class Inspection:
 
     @cached_property
     def disjoint_cells(self) -> float:
-        """The same over clients that train and classes that somebody has: what PCDD is about."""
+        """The share only of clients that train and classes that somebody has: what PCDD is about."""
         cells = self.train_counts[self.samples > 0][:, self.train_counts.sum(axis=0) > 0]
         return float((cells == 0).mean())
 
@@ -133,13 +133,14 @@ class Inspection:
 
     @cached_property
     def round_misses_class(self) -> float:
-        """Chance that none of a round's K clients has a class: the mean over classes that somebody has."""
+        """Chance that none of a round's K clients has a class, as the mean over classes that somebody has."""
         able = int((self.samples > 0).sum())
         K = min(self.experiment.sample or able, able)
         holders = (self.train_counts > 0).sum(axis=0)
         chances = []
         for h in holders[holders > 0].tolist():
-            # all K drawn from the able - h others: a product of K or of h factors, whichever are fewer
+            # the chance that all K are drawn from the able - h others, C(able - h, K) / C(able, K), as a
+            # product of K factors or, by symmetry, of h: whichever are fewer
             few, many = sorted((K, h))
             i = np.arange(few)
             chances.append(float(np.prod(np.clip((able - many - i) / (able - i), 0, 1))))
@@ -152,7 +153,7 @@ class Inspection:
 
     @cached_property
     def median_imbalance(self) -> float:
-        """Of the clients with at least two classes, whose balance means something; 1 if there are none."""
+        """The median over clients with at least two classes, which alone can be unbalanced; 1 without any."""
         several = self.imbalance[self.held >= 2]
         return float(np.median(several)) if len(several) else 1.0
 
@@ -216,7 +217,7 @@ def advise(found: Inspection) -> Advice:
     share = "under 1%" if 0 < missing < 0.01 else f"{missing:.0%}"
     cells = f"{share} of (client, class) cells are missing"
     balance = f"the median client's largest class is {ratio:,.{digits}f} times its smallest"
-    # where clients are sampled, even lengths were behind the paper's at full length, and level before
+    # where clients are sampled, even lengths were level with the paper's at first, and behind in the end
     uneven = found.class_imbalance > UNEVEN
     even = uneven or (ratio > BALANCED and not found.is_sampled)
     settings: dict[str, str | float] = {"phi": "even" if even else "power:1", "E_W": 10.0}
@@ -246,7 +247,7 @@ def advise(found: Inspection) -> Advice:
 
 
 def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
-    """What else to set or to look at; the last ones matter to FedGELA only."""
+    """What else to set or to look at; `fedgela` adds warnings that only matter to FedGELA."""
     e, lines = found.experiment, list(found.notes)
     small = found.too_small & (found.samples > 0)
     if small.any():

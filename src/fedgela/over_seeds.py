@@ -5,7 +5,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 
-BOUNDS = ("local", "centralised")  # read against, not ranked
+BOUNDS = ("local", "centralised")  # shown for comparison, not ranked
 
 Spread = dict[str, float | None]
 
@@ -27,24 +27,24 @@ def mean_std(value: Mapping[str, float | None], sign: str = "", unit: str = "", 
 
 
 class OverSeeds(ABC):
-    """What has accuracies by seed, such as one method of a comparison."""
+    """Something that has accuracies by seed, such as one method of a comparison."""
 
     @abstractmethod
     def values(self, metric: str, when: str) -> dict[int, float]:
-        """Best or last of a metric, by seed."""
+        """A metric's best or last value (`when`), by seed."""
 
     def summary(self, metric: str, when: str) -> Spread:
         return spread(self.values(metric, when).values())
 
     def difference(self, other: "OverSeeds", metric: str, when: str) -> Spread:
-        """To another one, paired by seed."""
+        """The difference to another one, paired by seed."""
         mine, theirs = self.values(metric, when), other.values(metric, when)
         return spread([mine[seed] - theirs[seed] for seed in mine if seed in theirs])
 
 
 def ranks(ranked: Mapping[str, OverSeeds], metric: str, when: str) -> dict[str, int]:
-    """0 for the best, 1 for the second, on the seeds that all of them have; what is printed alike is ranked
-    alike."""
+    """0 for the best, 1 for the second and so on, by the means over the seeds that all of them have. Means
+    that are the same when printed have the same rank."""
     values = {name: found for name, one in ranked.items() if (found := one.values(metric, when))}
     seeds = set.intersection(*map(set, values.values())) if values else set()
     if not seeds:

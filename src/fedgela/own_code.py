@@ -1,8 +1,8 @@
-"""The source of a user's own method and net, kept with a run: what one source gave is neither shown nor gone
-on with as another's.
+"""Checksums of the source of a user's own method and net, kept with a run: after an edit the run is neither
+resumed nor taken for one of the new source.
 
-Looked at are the modules that a config names, and those of the classes that its method and net derive from;
-not what these import.
+They cover the modules that a config names and those of the classes that its method and net derive from, but
+not what these modules import.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from fedgela.files import checksum
 from fedgela.imports import is_import_path, is_installed, load
 from fedgela.models.hub import is_hub_model
 
-OWN_CODE = "own_code.json"  # in the run's folder; of a run of this package's methods and models there is none
+OWN_CODE = "own_code.json"  # in the run's folder, if it has a method or net of the user's own
 
 
 def own_code(experiment: Experiment) -> dict[str, str]:
@@ -31,14 +31,14 @@ def own_code(experiment: Experiment) -> dict[str, str]:
     for module in sorted(modules):
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is not None and not is_installed(file):
-            with contextlib.suppress(OSError):  # of a module that is in no file of its own
+            with contextlib.suppress(OSError):  # not a file of its own: a module in a zip archive
                 found[module] = checksum(Path(file).read_bytes())
     return found
 
 
 def changed_modules(folder: Path, experiment: Experiment) -> list[str]:
-    """Those whose source is not what it was when the run in this folder began; none where that is not known,
-    as of a run of an older version."""
+    """The user's modules whose source has changed since the run in this folder began. None have as far as is
+    known where the run keeps no checksums, as one of an older version."""
     path = folder / OWN_CODE
     try:
         began = json.loads(path.read_text())

@@ -23,13 +23,17 @@ from fedgela.evaluation import Record
 from fedgela.listener import Listener
 from fedgela.runfolder import RunFolder
 
+# how to go on after an interruption, if it is not by resuming a folder
+NOTHING_YET = "nothing was written yet"
+SAME_COMMAND = "the same command again goes on"
+
 
 def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _figures(record: Record) -> str:
-    """Without any answer a federation's round has neither a loss nor an accuracy of local models."""
+    """A round's loss and accuracies; '-' for what a federation's round lacks when no site has answered."""
     parts = [f"loss {number(record.get('train_loss'), 4)}"]
     if "GA" in record:
         parts.append(f"GA {number(record['GA'], 2)}")
@@ -37,10 +41,6 @@ def _figures(record: Record) -> str:
         name, label = ("PA", "PA") if "PA" in record else ("local_accuracy", "local")
         parts.append(f"{label} {number(record.get(name), 2)}")
     return "  ".join(parts)
-
-
-NOTHING_YET = "nothing was written yet"
-SAME_COMMAND = "the same command again goes on"
 
 
 def duration(seconds: float) -> str:
@@ -51,14 +51,14 @@ def duration(seconds: float) -> str:
 
 
 class View(Listener):
-    """Use as a context manager around one or several runs; `label` names the one that goes on."""
+    """Shows runs as they go on: a context manager around one or several. `label` names the current one."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console = console
         self.runs = runs
         self.label = ""
-        self.folder: Path | None = None  # of the run, where it is a single one
-        self.goes_on = NOTHING_YET
+        self.folder: Path | None = None  # of the run, where there is a single one
+        self.goes_on = NOTHING_YET  # how to go on, told when the command is interrupted
 
     def __enter__(self) -> "View":
         return self
@@ -71,7 +71,7 @@ class View(Listener):
     ) -> None:
         if kind in (KeyboardInterrupt, SystemExit):
             if self.folder is not None and RunFolder(self.folder).exists():
-                self._can_go_on()  # also where the run had just been made
+                self._can_go_on()  # its folder was made, though `started` was not called yet
             text = f"fedgela: interrupted; {self.goes_on}"
             Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -112,7 +112,7 @@ class PlainView(View):
 
 
 class BarView(View):
-    """A bar for the rounds of the run that goes on, and one for the runs where there are several."""
+    """A bar for the rounds of the current run, and one for the runs where there are several."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         super().__init__(console, runs)
@@ -169,7 +169,8 @@ def make_view(console: Console, runs: int = 1) -> View:
 
 @contextlib.contextmanager
 def training_view(console: Console, runs: int = 1) -> Iterator[View]:
-    """For commands that train here: SIGTERM, by which Slurm and Docker end them, is told as Ctrl-C is."""
+    """A view for commands that train in this process. SIGTERM, by which Slurm and Docker end a command, is
+    handled like Ctrl-C."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with make_view(console, runs) as view:

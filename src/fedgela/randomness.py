@@ -1,7 +1,7 @@
 """Randomness that is addressed, not consumed.
 
-Every draw comes from a generator seeded by its address, (seed, purpose, round, client, epoch), so a
-resumed run, another engine or another number of lanes sees the same clients, batches and noise.
+Every draw comes from a generator that is seeded by the draw's address, (seed, purpose, round, client, epoch).
+So a resumed run, another engine or another number of lanes draws the same clients, batches and noise.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ def numpy_generator(*address: int | str) -> np.random.Generator:
 
 
 def seed_torch(seed: int) -> None:
-    """torch.manual_seed. Where there is only a CPU, without its notes of the whole stack for every kind of
-    accelerator that might come: they take longer than a small client's step."""
+    """As torch.manual_seed, but quicker on a machine without accelerators. There torch.manual_seed keeps a
+    stack trace for every kind of accelerator, which takes longer than a small client's training step."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:
@@ -56,7 +56,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser. int64 products wrap; >> is arithmetic, so the copies of the sign go."""
+    """splitmix64's finaliser. int64 products wrap; >> is arithmetic: the masks clear copies of the sign."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _signed(0x94D049BB133111EB)
     return x ^ ((x >> 31) & 0x1FFFFFFFF)

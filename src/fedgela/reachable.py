@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub answers: asked once, quickly, since its libraries try again and again."""
+"""Whether the Hugging Face hub answers: one quick request, since its own libraries retry for a long time."""
 
 import os
 import ssl
@@ -25,6 +25,6 @@ def _asked(endpoint: str) -> str | None:
         pass  # it answers
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        if not isinstance(reason, ssl.SSLError):  # the hub's libraries may know other certificates
+        if not isinstance(reason, ssl.SSLError):  # the hub's libraries may trust other certificates
             return f"{endpoint} cannot be reached: {reason}"
     return None

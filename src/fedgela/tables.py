@@ -27,14 +27,14 @@ DIVERGED = "†: the training loss became infinite or NaN"
 
 @dataclass
 class Row(OverSeeds):
-    """One method: its results by seed, and its errors by seed."""
+    """One method, with its results and its errors by seed."""
 
     method: str
     results: dict[int, Record] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
     def diverged(self) -> dict[int, int]:
-        """The seeds whose training loss was no finite number any more, and the first such round of each."""
+        """The seeds whose training loss became infinite or NaN, with the first round of each where it did."""
         found = {seed: self.results[seed].get("diverged_round") for seed in sorted(self.results)}
         return {seed: lost for seed, lost in found.items() if lost}
 
@@ -43,7 +43,7 @@ class Row(OverSeeds):
 
     @property
     def algorithm(self) -> str:
-        """The method by its own name, which the row may be called otherwise than."""
+        """The method's own name; the row may have another one."""
         return str(next(iter(self.results.values()), {}).get("algorithm", self.method))
 
     def values(self, metric: str, when: str) -> dict[int, float]:
@@ -61,10 +61,10 @@ def summary_of_seeds(results: Mapping[int, Record]) -> Record:
 
 
 class Comparison:
-    """Rows in the order they were asked for, with what is best and second best in each column."""
+    """The rows of a table, in the order in which they were asked for, ranked in each column."""
 
     def __init__(self, rows: Sequence[Row], differing: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """`differing` has the settings that are not the same for all rows: by key, what each method has."""
+        """`differing` has the settings that are not the same for all rows: by key, each method's value."""
         self.rows = rows
         self.differing = differing or {}
         self.baseline = next((row for row in rows if row.algorithm == BASELINE), None)
@@ -182,7 +182,7 @@ class Comparison:
         return any(row.diverged() for row in self.rows)
 
     def _settings(self, row: Row) -> dict[str, str]:
-        """What the row has for itself of the settings that differ."""
+        """The row's own values of the settings that differ."""
         return {key: methods[row.method] for key, methods in self.differing.items()}
 
     def _errors(self) -> list[str]:
@@ -202,7 +202,7 @@ def _stacked(cell: Cell) -> Text:
 
 
 def _by_value(methods: Mapping[str, str]) -> str:
-    """0.04 (fedavg), 0.1 (fedge, fedgela)"""
+    """The methods by the value that they have: 0.04 (fedavg), 0.1 (fedge, fedgela)"""
     values = dict.fromkeys(methods.values())
     having = {value: [name for name, own in methods.items() if own == value] for value in values}
     return ", ".join(f"{value} ({', '.join(names)})" for value, names in having.items())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
-# how a number's name begins, and the group of charts that it goes to
+# beginnings of numbers' names, and the group of charts that each goes to
 _GROUPS = {
     ("GA", "PA", "local_accuracy"): "accuracy",
     ("angle_", "class_mean_angle_"): "angles",
@@ -21,13 +21,13 @@ _GROUPS = {
 
 
 def tag_of(name: str) -> str:
-    """`accuracy/GA`, `angles/angle_all_server`, ..."""
+    """The tag of a number: `accuracy/GA`, `angles/angle_all_server`, ..."""
     group = next((g for starts, g in _GROUPS.items() if name.startswith(starts)), "training")
     return f"{group}/{name}"
 
 
 class Events(Relay):
-    """Writes what it hears, and passes it on."""
+    """Writes what it is told as events, and passes it on."""
 
     def __init__(self, folder: RunFolder, passes_to: Listener) -> None:
         super().__init__(passes_to)
@@ -37,8 +37,9 @@ class Events(Relay):
     def started(self, experiment: Experiment, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # All rounds are written again, from the first. Earlier files go: readers take files in the order of
-        # their names, which tell the second only. purge_step makes a reader that has seen them forget them.
+        # All rounds are written again, from the first, and earlier files deleted: readers order files by
+        # their names, which only differ by the second. purge_step has a reader that knows the old ones drop
+        # them.
         events = self.folder.path / FOLDER
         for earlier in events.glob("events.out.tfevents.*"):
             earlier.unlink()
@@ -55,7 +56,7 @@ class Events(Relay):
         super().round(record)
 
     def finished(self, result: Record) -> None:
-        """Accuracies that are measured once, after the last round."""
+        """Write the accuracies that are measured once, after the last round."""
         for name in ("PA", "PA_finetuned"):
             if name in result and result.get("finetuned"):
                 PA = result["finetuned"]["last"].get(name)

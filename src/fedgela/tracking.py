@@ -1,9 +1,9 @@
 """What `track` records beside the accuracies, at evaluated rounds: angles between class means, neural
 collapse, drift, the cost of adaptation, gradient norms.
 
-Features are of one sample of the training data, the same number of every class, drawn once for the run and
-shown to the global model and to every local model before aggregation. So a local model is also seen on the
-classes that its client lacks, which only a simulation can do.
+Features are those of one sample of the training data, with equally many of every class, which is drawn once
+for the run. It is given to the global model, and to every local model before aggregation: so a local model is
+also measured on the classes that its client lacks, which only a simulation can do.
 """
 
 import copy
@@ -27,8 +27,8 @@ from fedgela.randomness import generator
 from fedgela.training import Engine
 
 MOST, FEWEST = 100, 5  # samples of a class
-SHARE = 0.01  # of the work of a round of local training, that looking at features may take
-PASSES = 3  # of a training step, in forward passes: the backward pass costs two
+SHARE = 0.01  # computing features may take this share of the work of a round's local training
+PASSES = 3  # work of a training step in forward passes: the backward pass costs two
 GRADIENT_BATCH = 500
 
 # what is measured of local models, each as the mean over the round's clients
@@ -43,7 +43,7 @@ OF_CLIENTS = {
 
 
 class Tracker:
-    """Measures the models of a run, and changes none of them."""
+    """Measures the models of a run, without changing them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Tracker:
         engine: Engine,
         stays: Collection[str],
     ) -> None:
-        """`stays` are entries of a model that are a client's own whatever the method (local BatchNorm)."""
+        """`stays` are entries that stay with a client whatever the method: local BatchNorm."""
         self.track = frozenset(experiment.track)
         self.algorithm: FedAvg = experiment.algorithm
         self.data = federation.data
@@ -70,12 +70,16 @@ class Tracker:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Of the numbers that `client` gives."""
+        """The names of the numbers that `client` gives."""
         return tuple(name for group, names in OF_CLIENTS.items() if group in self.track for name in names)
 
     def client(self, local: State, vectors: State, present: Tensor, started_from: State) -> Tensor:
-        """A local model after training, [M] by `client_names`; NaN where there is no number. `vectors` are
-        the method's of this client, `present` [C] its classes, `started_from` the global model."""
+        """Measure a local model after training: numbers [M], named by `client_names`, NaN where there is
+        none.
+
+        `vectors` are the client's (see FedAvg.client_vectors), `present` [C] is a mask of its classes, and
+        `started_from` the global model.
+        """
         device = next(iter(local.values())).device
         vectors = {name: value.to(device) for name, value in vectors.items()}
         found: dict[str, Tensor] = {}
@@ -96,7 +100,7 @@ class Tracker:
         return torch.tensor([math.nan if v is None else v for v in values], dtype=torch.float64)
 
     def mean_over_clients(self, measured: Sequence[Tensor]) -> Record:
-        """Of the clients that have a number; None where none has."""
+        """The mean of each number over the clients that have one; None where none has."""
         if not measured:
             return {}
         means = torch.stack(list(measured)).nanmean(dim=0).tolist()
@@ -105,8 +109,11 @@ class Tracker:
     # -- the server --------------------------------------------------------------------------------
 
     def server(self, model: State, present: Tensor) -> Record:
-        """The global model; `present` [K, C] are the classes of the round's clients. A method whose models
-        never travel has none, and one whose heads stay with the clients has no classifier."""
+        """Measure the global model; `present` [K, C] is a mask of the classes of the round's clients.
+
+        A method whose models never travel has no global model, and one whose heads stay with the clients has
+        no global classifier: what needs one is left out.
+        """
         found: dict[str, Tensor] = {}
         record: Record = {}
         whole = self.algorithm.GA_of == "global"
@@ -142,20 +149,20 @@ class Tracker:
         return self.algorithm.travels(name) and name not in self.stays
 
     def _features(self, model: State) -> tuple[Tensor, Tensor]:
-        """h [n, d], what the classifier is multiplied with (FedGELA's after its normalisation), and y."""
+        """h [n, d], what the classifier is multiplied with (for FedGELA, normalised features), and y [n]."""
         h = self.engine.features(model, self.samples)
         if self.norm is not None:
             h = _normalised(self.norm, model, h)
         return h, self.labels.to(h.device)
 
     def _mean_angles(self, where: str, h: Tensor, y: Tensor, present: Tensor) -> dict[str, Tensor]:
-        """Of `present` [K, C] the mean over K."""
+        """Mean angles between class means; where `present` is [K, C], the mean over K."""
         angles = class_mean_angles(h, y, present)
         return {f"class_mean_angle_{group}_{where}": value.nanmean() for group, value in angles.items()}
 
 
 def samples_a_class(experiment: Experiment, federation: Federation) -> int:
-    """As many as a small share of a round's local training allows, so that tracking can be left on."""
+    """How many samples of each class to track: so few that it takes a small share of a round's work."""
     sizes = torch.from_numpy(federation.train.sizes)
     able = int((sizes > 0).sum())
     clients = min(experiment.sample or able, able)
@@ -165,7 +172,7 @@ def samples_a_class(experiment: Experiment, federation: Federation) -> int:
 
 
 def balanced(labels: Tensor, most: int, seed: int) -> Tensor:
-    """Places of at most so many samples of every class, drawn by the seed, in rising order."""
+    """The indices of at most so many samples of every class, drawn by the seed, in rising order."""
     order = torch.randperm(len(labels), generator=generator(seed, "track"))
     by_class = order[labels[order].argsort(stable=True)]  # shuffled within each class
     counts = torch.bincount(labels)
@@ -182,7 +189,7 @@ def _normalised(norm: nn.Module, model: State, z: Tensor) -> Tensor:
 
 
 def _numbers(found: Mapping[str, Tensor]) -> Record:
-    """All from the device at once, since each copy waits for it."""
+    """Tensors as numbers, copied from the device all at once, since each copy waits for it."""
     if not found:
         return {}
     device = next(iter(found.values())).device

@@ -1,4 +1,4 @@
-"""`fedgela watch`: how the runs of a folder are getting on, from their files only."""
+"""`fedgela watch`: how far the runs in a folder have come, as their files say."""
 
 import contextlib
 import json
@@ -17,18 +17,18 @@ from fedgela.failures import ERROR
 from fedgela.runfolder import ASKED, METRICS, SEEDS, TABLE, RunFolder
 from fedgela.saved.runs import diverged_round, failed_runs, read_records, read_result, run_folders
 
-RECENT = 10  # rounds that tell how long one takes
-QUIET = 15.0  # seconds without a process after which a folder of several runs is over
+RECENT = 10  # the last rounds, from which the time of a round is estimated
+QUIET = 15.0  # seconds without any process after which the command on several runs is taken to have ended
 
 Stage = Literal["running", "finishing", "finished", "damaged", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One run as its files tell of it."""
+    """One run, as its files show it."""
 
     path: Path
-    name: str  # its folder, seen from the one that is watched
+    name: str  # its folder, relative to the one that is watched
     experiment: Experiment
     records: list[Record]
     result: Record | None
@@ -54,33 +54,33 @@ class Seen:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of the rounds; fine-tuning comes on top."""
+        """Until the last round; fine-tuning takes more time after it."""
         each = self.seconds_a_round
         return None if each is None else each * (self.experiment.rounds - self.done)
 
     def last(self, name: str) -> float | None:
-        """Of the last round that has it."""
+        """A number's value in the last round that has it."""
         return next((r[name] for r in reversed(self.records) if r.get(name) is not None), None)
 
     def accuracy(self, name: str) -> Record | None:
-        """Best and last with their rounds: of the result, or of the rounds so far."""
+        """A metric's best and last value with their rounds: from the result, or from the rounds so far."""
         held = (self.result or {}).get(name)
         return held if held is not None else best_and_last(self.records, name)
 
     def personal(self) -> tuple[str, Record | None]:
-        """PA, or until a fine-tuned PA is known the local models' accuracy, with its label."""
+        """PA with its label, or the local models' accuracy until a fine-tuned PA is known."""
         PA = self.accuracy("PA")
         return ("PA", PA) if PA is not None else ("local", self.accuracy("local_accuracy"))
 
 
 @dataclass
 class Look:
-    """What there is at one moment."""
+    """All that a folder shows at one moment."""
 
     runs: list[Seen] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)  # those whose turn has not come
     notes: list[str] = field(default_factory=list)  # what is damaged, each with its file
-    more_may_come: bool = False  # after those that there are
+    more_may_come: bool = False  # whether further runs may begin
 
     @property
     def alive(self) -> bool:
@@ -93,7 +93,7 @@ class Watcher:
         self._held: dict[Path, tuple[object, list[Record], list[str]]] = {}
 
     def look(self) -> Look:
-        """A UserError where there is no run, or where the only one cannot be read."""
+        """Read the folder. A UserError where it has no run, or none that can be read."""
         found = Look()
         problems: list[UserError] = []
         for folder in run_folders(self.path):
@@ -106,12 +106,12 @@ class Watcher:
         found.notes += [first_line(problem) for problem in problems]
         there = {run.name for run in found.runs}
         for method, seed, why in failed_runs(self.path / TABLE):
-            if (name := f"{method}/seed-{seed}") not in there:  # before it had a folder
+            if (name := f"{method}/seed-{seed}") not in there:  # it failed before it had a folder
                 there.add(name)
                 found.notes.append(f"{method}, seed {seed}: failed: {why}")
         asked = self._asked()
         found.waiting = [name for name in asked if name not in there]
-        # a search does not say how many runs it will have; what was stopped has none after it
+        # a search does not say how many runs it will have; no further run begins after one that was stopped
         several = bool(found.waiting) or (not asked and all(run.path != self.path for run in found.runs))
         found.more_may_come = several and all(
             run.stage in ("finished", "damaged", "failed") for run in found.runs
@@ -120,7 +120,7 @@ class Watcher:
 
     def _see(self, folder: RunFolder, notes: list[str]) -> Seen:
         experiment = folder.experiment()
-        # the lock before the result: a run that ends in between is finished, not stopped
+        # look at the lock before the result: a run that ends in between is then seen as finished, not stopped
         alive = folder.is_locked()
         unusable: list[str] = []  # what is wrong with the result
         result = read_result(folder, unusable.append)
@@ -141,7 +141,7 @@ class Watcher:
         return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoint_times())
 
     def _records(self, path: Path, alive: bool) -> tuple[list[Record], list[str]]:
-        """Read again only when the file has changed."""
+        """The rounds in a metrics file, and notes of damage; read again only if the file has changed."""
         try:
             now = path.stat()
         except OSError:
@@ -155,7 +155,7 @@ class Watcher:
         return records, notes
 
     def _asked(self) -> list[str]:
-        """The runs of several seeds, or of a comparison; empty where nothing tells."""
+        """The names of all runs that there will be, of several seeds or a comparison; empty if not known."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             seeds = tomllib.loads((self.path / SEEDS).read_text())["seeds"]
             return [f"seed-{int(seed)}" for seed in seeds]
@@ -165,8 +165,8 @@ class Watcher:
 
 
 def follow(watcher: Watcher, show: Callable[[Look], None], every: float) -> None:
-    """Show the folder until no process works in it any more. Between two runs of several there is none for
-    a while: then the end is told by the time that none comes."""
+    """Show the folder again and again until no process works in it any more. Between two of several runs none
+    does for a while, so the end is only certain after some time without any."""
     last_alive = None
     while True:
         look = watcher.look()

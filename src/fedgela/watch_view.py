@@ -29,11 +29,11 @@ STYLES = {
     "stopped": "yellow",
     "failed": "red",
 }
-TO_DO = ("damaged", "stopped", "failed")  # stages that somebody has to do something about
+TO_DO = ("damaged", "stopped", "failed")  # stages in which the user has to do something
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """The last values from their least to their most; longer series are thinned out."""
+    """Values as bars between their minimum and maximum; a long series is thinned out evenly."""
     held = [v for v in values if v is not None]
     if len(held) > TREND:
         held = [held[round(i * (len(held) - 1) / (TREND - 1))] for i in range(TREND)]
@@ -45,14 +45,14 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def stage_of(run: Seen) -> str:
-    """In words, with what to do where something is to be done."""
+    """A run's stage in words, with what the user should do where something is to be done."""
     if run.stage == "finishing":
         return "measuring the final models"
     folder = run.path.parent if holds_seeds(run.path.parent) else run.path
     command = command_of_a_federation(run.path) or f"fedgela resume {folder}"
     if run.stage == "stopped":
         return f"stopped: no process works on it; '{command}' goes on"
-    if run.stage == "damaged":  # as long as the file is there, the run counts as finished
+    if run.stage == "damaged":  # while the file exists the run counts as finished, and is not resumed
         file = run.path / RESULT
         return f"damaged: {file} cannot be used; delete it, and '{command}' measures the end again"
     if run.stage == "failed":
@@ -73,7 +73,7 @@ def _trend(run: Seen, name: str) -> str:
 
 
 def rows_of(run: Seen) -> list[tuple[str, str]]:
-    """One run in full: what each row is called, and what it says."""
+    """One run in full, as rows of a name and a text."""
     rows = [("state", stage_of(run))]
     rows.append(("rounds", ", ".join([f"{run.done} of {run.experiment.rounds}", *_pace(run)])))
     label, personal = run.personal()
@@ -146,7 +146,7 @@ def _panel(run: Seen) -> RenderableType:
 
 def _table(look: Look, wide: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), show_edge=False)
-    table.add_column("run", overflow="fold", min_width=12)  # where room is short, it alone gives way
+    table.add_column("run", overflow="fold", min_width=12)  # the only column that shrinks when room is short
     table.add_column("state", no_wrap=True)
     for name in ("round", "GA", "best", "PA", "best", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -188,7 +188,7 @@ def watch(watcher: Watcher, console: Console, once: bool, every: float) -> None:
     if once:
         print(to_text(watcher.look()), end="")
     elif console.is_terminal:
-        first = watcher.look()  # what is wrong is said before the screen is taken
+        first = watcher.look()  # raises its errors before the live display starts
         with Live(to_rich(first, console.width), console=console, auto_refresh=False) as live:
             follow(watcher, lambda look: live.update(to_rich(look, console.width), refresh=True), every)
     else:
@@ -197,7 +197,7 @@ def watch(watcher: Watcher, console: Console, once: bool, every: float) -> None:
 
 
 class _Lines:
-    """For logs: the state, then a line for every run that has changed, and every note once."""
+    """For logs: first the whole state, then a line for every run that has changed, and every note once."""
 
     def __init__(self) -> None:
         self.shown: dict[str, tuple[int, str]] = {}

@@ -1,4 +1,4 @@
-"""The commands, thin."""
+"""The command line: options are checked and results printed here, and the work is done elsewhere."""
 
 import sys
 import warnings
@@ -62,5 +62,5 @@ def main() -> None:
         if error.filename is None and error.errno is None:
             raise
         sys.exit(complain(str(error)))
-    except KeyboardInterrupt:  # the view has said how to go on
+    except KeyboardInterrupt:  # the view has already said how to go on
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""What goes to a user who made a mistake, or should know something: a line or two on standard error."""
+"""Errors and warnings for the user, as lines on standard error."""
 
 import sys
 import warnings
@@ -18,7 +18,7 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Our own warnings are for the user, and need no line of code with them."""
+    """Shows this package's own warnings, which are for users, without the line of code that raised them."""
     if Path(filename).is_relative_to(Path(fedgela.__file__).parent):
         complain(f"note: {message}")
     else:
@@ -26,6 +26,7 @@ def show_warning(
 
 
 def complain(text: str) -> int:
+    """Print lines to standard error; returns the exit code of a user's mistake."""
     for line in text.splitlines():
         print(f"fedgela: {line}", file=sys.stderr)
     return 2

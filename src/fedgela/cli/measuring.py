@@ -145,10 +145,10 @@ def reproduce(
         raise typer.Exit(STOPPED)
 
 
-STOPPED = 3  # the exit code of a command that its budget has stopped: a shell's loop goes on until it is 0
+STOPPED = 3  # the exit code of a command that its budget has stopped: a shell can repeat it until it is 0
 
-# what goes with what, of `reproduce`: an option that does nothing is a mistake, unless --plan was put behind
-# a run's own command
+# Which modes of `reproduce` each option is for; with another mode it would do nothing, and is a mistake.
+# --plan goes with all options of a run, so that it can be added to a run's own command.
 _RUNS = ("a run", "--plan")
 _GOES_WITH = {
     "dataset": (*_RUNS, "--list", "--smoke"),

@@ -1,4 +1,4 @@
-"""What the commands take: options that several share, and the experiment that they describe together."""
+"""Options that several commands share, and the experiment that they describe together."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an
 
 
 def _folder(text: str) -> Path:
-    """An unset variable, --out "$OUT", is no wish for the current folder."""
+    """A path that is not empty: --out "$OUT" with an unset variable does not mean the current folder."""
     if not text:
         raise UserError("--out: name a folder; this is empty")
     return Path(text)
@@ -69,8 +69,8 @@ KEYS: dict[str, Any] = {
 
 
 def describes_an_experiment(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that takes a context has these options too: KEYS but for some, and --set. It finds what was
-    given in the context, where `table_of` reads it."""
+    """A decorator that adds the options of KEYS, without some, and --set to a command that takes a context.
+    The command gets their values by `table_of`, from the context."""
     keys = {key: kind for key, kind in KEYS.items() if key not in without} | {"set_": Set}
     added = [
         inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=v)
@@ -92,14 +92,14 @@ def describes_an_experiment(*without: str) -> Callable[[Callable[..., None]], Ca
 
 
 def table_of(context: typer.Context) -> dict[str, Any]:
-    """A config's table with the changes that the command line asks for."""
+    """The config's table with the changes that the options ask for."""
     from fedgela.config import Experiment, set_key
 
     given = {key: value for key, value in context.params.items() if value is not None}
     table = _read(Path(given["config"])) if "config" in given else {}  # older typer keeps it a string
     if "algorithm" in given:
         held = table.get("algorithm")
-        # the config's own settings of a method hold only for that method
+        # settings of a method in the config are only for that method
         same = isinstance(held, dict) and held.get("name", "fedgela") == given["algorithm"]
         table["algorithm"] = held if same else {"name": given["algorithm"]}
     flags = Experiment.model_fields.keys() - {"algorithm"}
@@ -120,7 +120,7 @@ def _read(config: Path) -> dict[str, Any]:
 
 
 def data_of(*experiments: "Experiment") -> list[Path]:
-    """Where the experiments' data lies: nothing else may be written there."""
+    """The files and folders with the experiments' data, which nothing may be written to."""
     from fedgela.data.sources import place_of
 
     places = [place_of(e.dataset, e.data_dir, e.image_size) for e in experiments]

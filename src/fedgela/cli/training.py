@@ -182,7 +182,7 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
     runs = zip(result["seeds"], result["runs"], strict=True) if several else [(0, result)]
     lost = Row("", dict(runs)).diverged()
     for name in ("GA", "GA_balanced", "PA", "PA_balanced", "PA_finetuned", "GA_locals"):
-        # the mean over classes is told where it is another story than the mean over samples
+        # balanced accuracy is only shown where it differs from accuracy by a point or more
         plain = name.removesuffix("_balanced")
         if name not in result or (name != plain and _alike(result[name], result[plain])):
             continue
