@@ -1,1 +1,1 @@
-"""The operations' Triton kernels: imported when one runs, for Triton need not be installed."""
+"""The Triton kernels of the operations. They are imported only when one runs: Triton may not be installed."""

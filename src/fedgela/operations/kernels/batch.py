@@ -12,7 +12,7 @@ BLOCK = 1024
 
 @triton.jit
 def _gather(images, labels, index, at, scale, shift, x, y, B, row, pixels, channel, BLOCK: tl.constexpr):
-    """Of sample b of client g, which its index's row `at` names: a block of pixels, and the label."""
+    """A block of pixels, normalised, and the label of the b-th sample in row `at` of client g's index."""
     b, g = tl.program_id(1), tl.program_id(2)
     sample = tl.load(index + g * row + tl.load(at) * B + b)
     p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

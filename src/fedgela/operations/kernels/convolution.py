@@ -1,6 +1,6 @@
-"""Convolutions: by patches for few output channels, for the pooling after them, and for the gradient of the
-weights; else a product with the unfolded image, whose columns are gathered on the way and never written.
-Sums are in float32."""
+"""Convolutions. Those with few output channels or with pooling after them, and the gradients of the weights,
+are computed by patches (patches.py); the others as a product with the unfolded image, whose columns are
+loaded as they are needed and never written to memory. Sums are in float32."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedgela.operations.kernels import patches
 
-# by measurement on an H200, as all sizes of blocks
-FEW = 8  # output channels up to which patches are the faster way
-PROGRAMS = 1500  # that fill a GPU: with less clients, blocks are smaller
+# measured on an H200, like all sizes of blocks
+FEW = 8  # output channels up to which patches are faster
+PROGRAMS = 1500  # enough to fill a GPU: with fewer clients, blocks are made smaller
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def _unfolded(
 
 @triton.jit
 def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Summed in a fixed order, the same at every run, and written where weight and bias have them."""
+    """dweight and dbias as sums over chunks, always in the same order: every run has the same bits."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (g, o, k)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, count, ROWS):
@@ -74,12 +74,12 @@ def _sum_of_chunks(chunks, dweight, dbias, count, size, columns, BLOCK: tl.const
 
 
 def _exact(x: Tensor) -> bool:
-    """float32 is float32, unless the user has allowed TF32 for convolutions."""
+    """Whether products must be in full float32: for float32, unless TF32 is allowed for convolutions."""
     return x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, flipped: bool = False) -> Tensor:
-    """`flipped` convolves back: from the weight's outputs to its inputs."""
+    """With `flipped` the transposed convolution: from the weight's outputs to its inputs."""
     to, of = (2, 1) if flipped else (1, 2)
     N = weight.shape[to]
     if N <= FEW:
@@ -111,7 +111,7 @@ def forward_and_pool(
 def input_gradient_of_pooled(
     dy: Tensor, which: Tensor, weight: Tensor, padding: int, H: int, W: int
 ) -> Tensor:
-    """H and W are the input's."""
+    """The gradient [H, W] of the input of convolution and pooling."""
     K = weight.shape[3]
     convolved = (H + 2 * padding - K + 1, W + 2 * padding - K + 1)
     pooled = (which, convolved)
@@ -121,7 +121,8 @@ def input_gradient_of_pooled(
 def weight_gradient(
     dy: Tensor, x: Tensor, weight: Tensor, padding: int, which: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """With a `which`, dy is the slopes of 2x2 windows, and it says the pixels that they belong to."""
+    """The gradients of weight and bias. With `which`, dy is of 2x2 windows, and `which` says for each window
+    which of its pixels gets the gradient."""
     chunks = patches.chunks_of_weight_gradient(dy, which, x, weight.shape[3], padding)
     count, G, N, columns = chunks.shape
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format)

@@ -1,5 +1,5 @@
-"""Linear layers, bias and ReLU included. Products are in the layer's own type, DTYPE, whatever the type that
-the input and the weights are kept in; sums are in float32."""
+"""Linear layers with bias and ReLU. Products are in the type that is asked for, DTYPE, whatever the types of
+input and weights; sums are in float32."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def _linear(
 
 @triton.jit
 def _slopes(dy, y, place, inside, RELU: tl.constexpr, DTYPE: tl.constexpr):
-    """dy, zero where the ReLU has cut off."""
+    """dy, with zeros where the ReLU gave zero."""
     slopes = tl.load(dy + place, mask=inside, other=0.0)
     if RELU:
         slopes = tl.where(tl.load(y + place, mask=inside, other=0.0) <= 0, 0.0, slopes)
@@ -102,8 +102,7 @@ def _linear_gradients(
     IN: tl.constexpr, OUT: tl.constexpr, DTYPE: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """The first blocks make dx, the others dweight and dbias: neither needs the other, so that one kernel
-    does both."""
+    """The first blocks compute dx, the others dweight and dbias, which are independent of one another."""
     g = tl.program_id(1)
     n = tl.program_id(0)
     across: tl.constexpr = (IN + BLOCK_I - 1) // BLOCK_I
@@ -121,7 +120,7 @@ def _linear_gradients(
 
 
 def _depth(dtype: torch.dtype) -> int:
-    """Of a block's sums: float32 takes the registers of two."""
+    """How many terms a block adds at a time: float32 takes twice the registers of bf16."""
     return 64 if dtype == torch.bfloat16 else 32
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 16  # of a block
+ROWS = 16  # samples in a block
 
 
 @triton.jit
@@ -16,7 +16,7 @@ def _cross_entropy(logits, y, losses, size, CLASSES: tl.constexpr, BLOCK: tl.con
     c = tl.arange(0, BLOCK)
     inside = (n < size)[:, None] & (c < CLASSES)[None, :]
     values = tl.load(logits + n[:, None] * CLASSES + c[None, :], mask=inside, other=float("-inf"))
-    values = tl.where((n < size)[:, None], values, 0.0)  # rows past the end: no NaN, for nobody
+    values = tl.where((n < size)[:, None], values, 0.0)  # no NaN in rows past the end
     label = tl.load(y + n, mask=n < size, other=0)
     highest = tl.max(values, axis=1)
     total = tl.sum(tl.exp(values - highest[:, None]), axis=1)

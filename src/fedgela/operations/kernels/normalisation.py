@@ -1,9 +1,10 @@
-"""BatchNorm of a batch's own statistics, with the residual addition and the ReLU after it.
+"""BatchNorm by the batch's own statistics, with the residual addition and the ReLU after it.
 
-x is [M, C]: channels last, so that a row is a pixel. Each way is two kernels. The first makes sums of chunks
-of rows, [P, C]; the program that is the last to arrive adds them up, always in the same order. The second
-writes the result. Sums are in float32, and those for a variance are of distances from the chunk's first row:
-far from zero, pixels' own squares would leave nothing of it.
+x is [M, C]: channels last, so that a row is a pixel. Forward and backward take two kernels each. The first
+computes sums over chunks of rows, [P, C]; the program that finishes last adds these up, always in the same
+order. The second writes the result. Sums are in float32. Those for a variance are of distances from the
+chunk's first row: if values are far from zero, the difference of sums of their squares would lose all
+digits.
 """
 
 from typing import Any
@@ -15,18 +16,18 @@ from torch import Tensor
 
 from fedgela.operations.normalisation import MOST_CHANNELS
 
-# sizes of tiles of x, by measurement on an H200: rows, channels and warps. To sum, a program takes several of
-# them, to write one
+# sizes of tiles of x, measured on an H200: rows, channels and warps. For sums a program takes several tiles,
+# to write results it takes one
 SUMMED = (64, 32, 4)
 WRITTEN = (16, 64, 2)
-PROGRAMS = 528  # about so many sum, four on each processor
-STAGES = 3  # tiles that a program has asked for before it sums the first
-ADDED = 64  # chunks' sums that are added at a time
+PROGRAMS = 528  # about so many compute sums: four on each multiprocessor
+STAGES = 3  # tiles that a program loads ahead of the one that it sums
+ADDED = 64  # sums of chunks that are added at a time
 
 
 @triton.jit
 def _tile(tile, M, C, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Where the pixels of a tile lie, and which of them there are."""
+    """The offsets of a tile's values, and which of them exist."""
     m = tile * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     return m[:, None] * C + c[None, :], (m < M)[:, None] & (c < C)[None, :]
@@ -34,10 +35,10 @@ def _tile(tile, M, C, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _is_last(arrived):
-    """Whether all other programs of these channels have written what they had to. The count is zero again
-    afterwards."""
+    """Whether this is the last program of these channels to arrive here, so that the others' sums are
+    written. The last one sets the count back to zero."""
     arrived += tl.program_id(1)
-    tl.debug_barrier()  # all of this program's threads have written
+    tl.debug_barrier()  # until all threads of this program have written
     last = tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1
     if last:
         tl.store(arrived, 0)
@@ -83,7 +84,7 @@ def _moments(
 
 @triton.jit
 def _moments_of_all(chunks, c, M, C, rows, ADDED: tl.constexpr, CHANNELS: tl.constexpr):
-    """Mean and variance of the channels c, from those of the chunks of so many rows."""
+    """Mean and variance of the channels c, from those of the chunks, which have `rows` rows each."""
     P = tl.num_programs(0)
     near = tl.load(chunks + c, mask=c < C, other=0.0, cache_modifier=".cg")
     total = tl.zeros((ADDED, CHANNELS), dtype=tl.float32)
@@ -92,7 +93,7 @@ def _moments_of_all(chunks, c, M, C, rows, ADDED: tl.constexpr, CHANNELS: tl.con
         p = start + tl.arange(0, ADDED)
         place, inside = p[:, None] * C + c[None, :], (p < P)[:, None] & (c < C)[None, :]
         count = tl.minimum(M - p * rows, rows).to(tl.float32)[:, None]
-        # not by the nearest cache: others have written these
+        # past the L1 cache, since other programs have written these
         mean = tl.load(chunks + place, mask=inside, other=0.0, cache_modifier=".cg")
         square = tl.load(chunks + P * C + place, mask=inside, other=0.0, cache_modifier=".cg")
         distance = tl.where(inside, mean - near[None, :], 0.0)
@@ -128,9 +129,12 @@ def _sums_of_slopes(
     ADDED: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dweight and dbias. chunks[0] are the sums of dz over chunks of rows, chunks[1] those of dz times the
-    normalised x. dz is dy, of a FORKED y the sum of both its slopes, without what the ReLU has cut off: that
-    shows in y, or without a RESIDUAL in x, which is read anyway. dz is written where it is a sum, or the
-    gradient of the RESIDUAL and not dy."""
+    normalised x.
+
+    dz is the gradient before the ReLU: dy, or for a FORKED y the sum of both its gradients, with zeros where
+    the ReLU gave zero. Where that is, is seen in y, or without a RESIDUAL in x, which is read anyway. dz is
+    written if it is needed later and is not dy itself: if it is a sum, or the gradient of the RESIDUAL.
+    """
     p, P = tl.program_id(0), tl.num_programs(0)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     there = c < C
@@ -180,7 +184,7 @@ def _gradients(
     dz, x, statistics, weight, bias, dweight, dbias, dx, M, C,
     RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """dx. With a RELU, dz is still dy: not written yet."""
+    """dx from dz. With RELU, dz was not written: dy is given in its place, and the ReLU still applied."""
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     there = c < C
     place, inside = _tile(tl.program_id(0), M, C, ROWS, CHANNELS)
@@ -202,8 +206,11 @@ _arrived: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def _counts(device: torch.device) -> Tensor:
-    """How many programs of each block of channels have arrived: zeros, between kernels. A stream has its own,
-    because its kernels come one after another; it is made at a stream's first use, which is no capture's."""
+    """Counters of the programs of each block of channels that have arrived; zero between kernels.
+
+    Every stream has its own, since the kernels of one stream run one after another. They are made when a
+    stream is first used, which is before any capture.
+    """
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     if (device, stream) not in _arrived:
         _arrived[device, stream] = torch.zeros(MOST_CHANNELS, dtype=torch.int32, device=device)
@@ -211,7 +218,7 @@ def _counts(device: torch.device) -> Tensor:
 
 
 def _to_sum(M: int, C: int) -> tuple[tuple[int, int], int]:
-    """The grid, chunks of rows by blocks of channels, and the tiles of a program."""
+    """The grid for sums, chunks of rows by blocks of channels, and the number of tiles of each program."""
     rows, channels, _ = SUMMED
     tiles, across = triton.cdiv(M, rows), triton.cdiv(C, channels)
     steps = triton.cdiv(tiles, max(1, PROGRAMS // across))
@@ -233,8 +240,8 @@ def forward(
     momentum: float,
     relu: bool,
 ) -> tuple[Tensor, Tensor]:
-    """y, and mean and inverse deviation of the channels, [2, C]. The running mean and variance and the number
-    of batches change in place."""
+    """y, and the channels' means and inverse deviations, [2, C]. `running` (mean, variance, number of
+    batches) is updated in place."""
     C = x.shape[1]
     M = x.numel() // C
     grid, steps = _to_sum(M, C)
@@ -252,7 +259,7 @@ def forward(
 def by_statistics(
     x: Tensor, residual: Tensor | None, statistics: Tensor, weight: Tensor, bias: Tensor, relu: bool
 ) -> Tensor:
-    """y, by the channels' mean and inverse deviation, [2, C]."""
+    """y, by these means and inverse deviations of the channels, [2, C]."""
     C = x.shape[1]
     y = torch.empty_like(x)
     *tile, warps = WRITTEN
@@ -274,8 +281,8 @@ def gradients(
     bias: Tensor,
     relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dx, dz, dweight and dbias. `also` are slopes to be added to dy. A `y` says that there was a residual,
-    whose gradient dz is."""
+    """dx, dz, dweight and dbias. `also` is another gradient of the same output, to be added to dy. `y` is
+    given if there was a residual, whose gradient is dz."""
     C = x.shape[1]
     M = x.numel() // C
     grid, steps = _to_sum(M, C)

@@ -1,9 +1,8 @@
-"""Convolutions by patches: a thread computes neighbouring output pixels of several channels, so that a pixel
-that it has loaded serves many taps and a weight many pixels. Sums are in float32, in registers.
+"""Convolutions by patches: a thread computes neighbouring output pixels of several channels, so that it uses
+every pixel and every weight that it loads several times. Sums are in float32, in registers.
 
-With the 2x2 max pooling that follows a convolution, a patch is a window, or two: the convolution itself is
-never written. Its slopes are those of the windows, each at the pixel that was the largest, and need not be
-written either.
+If 2x2 max pooling follows the convolution, a patch is one window, or two, and the convolution's output is
+never written to memory. Nor is its gradient, which is the window's at the pixel that was the largest.
 """
 
 from typing import Any
@@ -16,11 +15,12 @@ from torch import Tensor
 from fedgela.operations.convolution import MOST_TAPS
 from fedgela.operations.kernels.pooling import after_relu, larger
 
-# by measurement on an H200, as the sizes of patches
+# measured on an H200, like the sizes of patches
 FILLED = 25_000  # threads that keep a GPU busy
-PROGRAMS = 1000  # of one warp each, for the gradient of weights: more of them have more sums to write
+PROGRAMS = 1000  # programs of one warp for the gradient of weights; more of them would write more sums
 
-# Sizes of images are constants of the kernels: a pixel's place is then part of the instruction that loads it.
+# Sizes of images are constants of the kernels, so that a pixel's offset is part of the instruction that
+# loads it.
 
 
 @triton.jit
@@ -28,11 +28,13 @@ def _pixels(
     image, which, i, j, inside, H: tl.constexpr, W: tl.constexpr, LAST_I: tl.constexpr, LAST_J: tl.constexpr,
     FIRST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, POOLED: tl.constexpr,
 ):  # fmt: skip
-    """The pixels of images [H, W] from (i + FIRST, j + FIRST) on, row by row, in float32; zeros beyond edges,
-    which need a look only where the largest i and j reach them.
+    """ROWS x COLUMNS pixels of images [H, W] from (i + FIRST, j + FIRST) on, row by row, in float32, with
+    zeros beyond the edges. LAST_I and LAST_J, the largest i and j, tell which pixels may be beyond an edge
+    at all.
 
-    POOLED images are slopes of windows, of which `which` says the pixel that they belong to: the others' are
-    zero. There i and j are even, so that the compiler knows which pixels share a window, and loads it once.
+    POOLED images are gradients of 2x2 windows: each belongs to the window's pixel that `which` names, and
+    the other three pixels are zero. i and j are even then: the compiler sees which pixels share a window,
+    and loads it once.
     """
     step: tl.constexpr = 2 if POOLED else 1
     row, column = i // step, j // step
@@ -67,7 +69,8 @@ def _add(total, factors, pixels, SIDE: tl.constexpr, CORNER: tl.constexpr, SPREA
 
 @triton.jit
 def _largest_of(totals, CORNER: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
-    """Of a 2x2 window of a patch's pixels, compared as they would have been written, and which it is."""
+    """The largest pixel of a 2x2 window of a patch, and which one it is; pixels are compared in the type that
+    they would have been written in."""
     best = totals[CORNER].to(DTYPE).to(tl.float32)
     found = tl.zeros_like(best).to(tl.int8)
     for p in tl.static_range(1, 4):
@@ -84,8 +87,9 @@ def _patches(
     POOL: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Patches n = (b, row, column) of ROWS x COLUMNS pixels, CHANNELS output channels of client g. If x is
-    POOLED, it is slopes of windows. To POOL, y and `which` have a pixel for every 2x2 window."""
+    """Patches n = (b, row, column) of ROWS x COLUMNS output pixels, in CHANNELS output channels of client g.
+    If POOLED, x is gradients of windows (see _pixels). With POOL, y and `which` have one pixel for every 2x2
+    window of the output."""
     g = tl.program_id(2)
     first = tl.program_id(1) * CHANNELS
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -149,9 +153,10 @@ def _chunks_by_patches(
     H: tl.constexpr, W: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, PADDING: tl.constexpr, POOLED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """chunks[n, g, o, k] of CHANNELS output channels o and one input channel c: the sums over the n-th chunk
-    of patches of 2x2 output pixels; the last k is the bias's. A thread has the sums of all taps, and takes a
-    patch at each of its steps. dy [SH, SW] is POOLED or has all output pixels."""
+    """chunks[n, g, o, k], for CHANNELS output channels o and one input channel c: the gradients of the taps
+    k (the last one is the bias), summed over the n-th chunk of patches of 2x2 output pixels. A thread has
+    the sums of all taps, and takes one patch at each of its steps. dy [SH, SW] is POOLED or has all output
+    pixels."""
     g = tl.program_id(2)
     c, first = tl.program_id(1) % C, tl.program_id(1) // C * CHANNELS
     down: tl.constexpr = SH if POOLED else (SH + 1) // 2
@@ -194,7 +199,7 @@ def _in_groups(channels: int, most: int) -> int:
 
 
 def _images_as_rows(x: Tensor) -> Tensor:
-    """Images and clients may lie anywhere, an image's pixels row by row."""
+    """The images, copied if their pixels are not stored row by row; the other strides may be any."""
     return x if x.stride()[3:] == (x.shape[4], 1) else x.contiguous()
 
 
@@ -208,9 +213,12 @@ def convolve(
     pool: bool = False,
     relu: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`flipped` convolves back: from the weight's outputs to its inputs. `pooled` says that x is slopes of
-    windows: which pixels they belong to, and the size of the image of these pixels. To `pool` gives windows'
-    largest pixels, after a ReLU or without, and which they are; else the second output is empty."""
+    """The convolution, and which pixels were the largest of their windows (empty without `pool`).
+
+    With `flipped` it is the transposed convolution, from the weight's outputs to its inputs. With `pooled`,
+    x is gradients of windows, and `pooled` is which pixels they belong to, and the size of the image of
+    these pixels. With `pool` the result is the largest pixel of every 2x2 window, after a ReLU with `relu`.
+    """
     x = _images_as_rows(x) if pooled is None else x.contiguous()  # as `which` is
     weight = weight.contiguous()
     G, B, C, H, W = x.shape
@@ -235,7 +243,7 @@ def convolve(
 
 
 def _patch(images: int, N: int, OH: int, OW: int) -> tuple[int, int, int, int]:
-    """The largest patch whose threads still fill a GPU; of the smaller ones half as many do."""
+    """Rows, columns and channels of a patch and threads of a block: the largest whose threads fill a GPU."""
     for columns, channels, block, enough in ((4, 6, 64, FILLED), (2, 6, 64, FILLED), (2, 3, 32, FILLED // 2)):
         if images * OH * OW // (2 * columns) * (N // _in_groups(N, channels)) >= enough:
             return 2, columns, channels, block
@@ -243,13 +251,14 @@ def _patch(images: int, N: int, OH: int, OW: int) -> tuple[int, int, int, int]:
 
 
 def chunks_of_weight_gradient(dy: Tensor, which: Tensor | None, x: Tensor, K: int, padding: int) -> Tensor:
-    """[n, G, N, C * K * K + 1], to be summed over n. If there is a `which`, dy is slopes of windows."""
+    """The gradients of weight and bias in parts [n, G, N, C * K * K + 1], to be summed over n. With `which`,
+    dy is gradients of windows."""
     x, dy = _images_as_rows(x), dy.contiguous()
     G, B, C, H, W = x.shape
     N, SH, SW = dy.shape[2:]
     patches = triton.cdiv(SH, 2) * triton.cdiv(SW, 2) if which is None else SH * SW
     warps = triton.cdiv(B * patches, 32)
-    most = 6 * MOST_TAPS // (K * K)  # whose sums a thread can hold
+    most = 6 * MOST_TAPS // (K * K)  # channels whose sums a thread can hold
     channels = _in_groups(N, min(6, most))
     if warps * C * (N // channels) * G < 2 * PROGRAMS:
         channels = _in_groups(N, min(3, most))  # for few samples, more programs

@@ -1,5 +1,5 @@
-"""2x2 max pooling. It keeps which pixel of a window was the largest, so that its gradient is one write to
-every pixel; a ReLU that follows is done with it."""
+"""2x2 max pooling, with the ReLU that follows it. It keeps which pixel of each window was the largest, so
+that its gradient is one write to every pixel."""
 
 from typing import Any
 
@@ -13,21 +13,21 @@ BLOCK = 512
 
 @triton.jit
 def larger(best, found, pixel, k):
-    """The larger of the best pixel so far and the window's k-th, and which that is; of equal ones the first,
-    and a NaN is the largest, as torch has it."""
+    """The larger of the best pixel so far and the window's k-th, and which one it is. Of equal pixels the
+    first counts, and NaN is the largest, as in torch."""
     better = (pixel > best) | (pixel != pixel)
     return tl.where(better, pixel, best), tl.where(better, k, found).to(tl.int8)
 
 
 @triton.jit
 def after_relu(best, found):
-    """Where it cuts off, the largest is none of the pixels."""
+    """The window's pixel after a ReLU; where that gives zero, no pixel is the largest (-1)."""
     return tl.where(best <= 0, 0.0, best), tl.where(best <= 0, -1, found).to(tl.int8)
 
 
 @triton.jit
 def _largest(x, y, which, size, H, W, OH, OW, RELU: tl.constexpr, BLOCK: tl.constexpr):
-    """Of windows of 2x2."""
+    """The largest pixel of every 2x2 window, and which one it is."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # (image, i, j)
     corner = n // (OH * OW) * (H * W) + n // OW % OH * 2 * W + n % OW * 2
     best = tl.load(x + corner, mask=n < size, other=0.0).to(tl.float32)
