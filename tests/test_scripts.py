@@ -1,4 +1,4 @@
-"""The scripts that make the evidence use what the package has: nothing else runs them."""
+"""The scripts that make the evidence use what the package has, and the docs' tables are what it gives."""
 
 import ast
 import importlib
@@ -20,3 +20,14 @@ def test_what_a_script_imports_is_there(script: Path) -> None:
             for name in statement.names:
                 if not hasattr(module, name.name):
                     importlib.import_module(f"{statement.module}.{name.name}")
+
+
+def test_the_tables_of_the_docs_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "results"))
+    tables = importlib.import_module("tables")
+    marked = 0
+    for page in tables.pages():
+        text = page.read_text()
+        marked += text.count("<!-- table: ")
+        assert tables.rendered(text) == text, f"{page.name}: write it anew: python results/tables.py"
+    assert marked >= len(tables.TABLES)

@@ -1,0 +1,131 @@
+"""The docs' tables of what results/ledger.jsonl holds, each as Markdown."""
+
+import statistics
+from collections import defaultdict
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+from fedgela.algorithms.fedgela import FedGE, FedGELA
+from fedgela.grids import Grid
+from fedgela.over_seeds import mean_std, spread
+from fedgela.paper import cells, distinct, find_cell
+from fedgela.reproduce.ledger import Entry, read_ledger
+from fedgela.reproduce.page import options_of
+from fedgela.reproduce.settings import settings_hash
+from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, value_of
+
+LEDGER = Path(__file__).resolve().parent / "ledger.jsonl"
+
+
+@cache
+def entries() -> list[Entry]:
+    return read_ledger(LEDGER)
+
+
+def place_of(config: dict, quote: str = "") -> tuple[str, str]:
+    """Data, split and model of a line of the ledger, and how many clients of how many take part."""
+    where = f"{config['dataset']}, {quote}{config['partition']}{quote}, {config['model']}"
+    return where, f"{config.get('sample') or config['clients']} of {config['clients']}"
+
+
+def measured() -> str:
+    """FedAvg and FedGELA at its defaults, on real data, wherever the ledger has both on the same seeds."""
+    standings = Standings(entries())
+
+    def shown(standing: Standing, metric: str, when: str) -> str:
+        return mean_std(spread(standing.values(metric, when).values()), digits=1)
+
+    rows = []
+    for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
+        (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
+        for gela in standings.all_of(cell):
+            if any(note.startswith("algorithm.") for note in gela.notes):
+                continue
+            for base in standings.under(gela.conditions, base_cell):
+                if set(base.entries) == set(gela.entries):
+                    place = place_of(next(iter(gela.entries.values())).config)
+                    figures = [
+                        shown(standing, metric, when)
+                        for metric, when in (("GA", LAST_TENTH), ("PA", "last"))
+                        for standing in (base, gela)
+                    ]
+                    rows.append([*place, str(len(gela.entries)), *figures])
+    figures = [f"{metric}, {method}" for metric in ("GA", "PA") for method in ("FedAvg", "FedGELA")]
+    return Grid(["data, split, model", "clients", "seeds", *figures], rows).to_markdown()
+
+
+def phi_measured() -> str:
+    """FedGELA's forms of Phi at the paper's number of rounds, FedAvg and FedGE beside them, wherever the
+    ledger has several forms of one task with seed 0; all other options at their defaults."""
+    forms = ["power:1", "power:0.5", "even", "paper-sqrt", "paper-exp"]
+    methods = {form: {"name": "fedgela", **asdict(FedGELA(phi=form))} for form in forms}
+    methods |= {"fedavg": {"name": "fedavg"}, "fedge": {"name": "fedge", **asdict(FedGE())}}
+    found: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for entry in entries():
+        settings = entry.settings()
+        if entry.kind != "run" or entry.seed != 0 or entry.rounds_run < entry.rounds_paper or not settings:
+            continue
+        method = entry.config["algorithm"].items()
+        name = next((name for name, own in methods.items() if method <= own.items()), None)
+        if name is not None:
+            task = settings_hash({key: value for key, value in settings.items() if key != "algorithm"})
+            key = (*place_of(entry.config, "`"), task, entry.data.fingerprint, entry.precision or "")
+            GA, PA = value_of(entry, "GA", LAST_TENTH), value_of(entry, "PA", "last")
+            found[key][name] = f"{GA:.1f}, {PA:.1f}"
+    shown = ["fedavg", "fedge", *forms]
+    rows = [
+        [where, clients, *(figures.get(name, "–") for name in shown)]
+        for (where, clients, *_), figures in found.items()
+        if len(figures.keys() & set(forms)) > 1
+    ]
+    head = ["data, split, model", "clients", *(f"{name}: GA, PA" for name in shown)]
+    return Grid(head, rows).to_markdown()
+
+
+def resnet_measured() -> str:
+    """Runs of ResNet18 on CIFAR-10 that are as long as the paper's, with GA over longer and shorter ends."""
+    rows = []
+    for entry in entries():
+        config = entry.config
+        if (config["dataset"], config.get("model"), entry.kind) != ("cifar10", "resnet18", "run"):
+            continue
+        if entry.rounds_run < entry.rounds_paper:
+            continue
+        cell, options = find_cell(entry.cells[0]), options_of(entry)
+        printed = {metric: number.text for metric, number in cell.printed.items() if not options}
+        ends = [statistics.fmean(entry.GA_by_round[-entry.rounds_run // part :]) for part in (10, 2)]
+        name = f"{cell.method} ({options})" if options else cell.method
+        figures = [f"{entry.GA.best:.1f}", *(f"{GA:.1f}" for GA in ends)]
+        split = f"`{config['partition']}`, {config['sample']} of {config['clients']}"
+        row = [split, name, printed.get("GA", "–"), *figures]
+        rows.append([*row, printed.get("PA", "–"), f"{entry.PA.last:.1f}"])
+    head = ["split, clients of a round", "method", "GA paper", "GA best", "GA, last tenth", "GA, last half"]
+    return Grid([*head, "PA paper", "PA last"], sorted(rows, key=lambda row: row[:2])).to_markdown()
+
+
+def angles_measured() -> str:
+    """FedAvg's classifier vectors at the last round, wherever clients lack classes: Figure 2, and more."""
+    names = [f"angle_{group}_{place}" for group in ("missing", "existing") for place in ("clients", "server")]
+    rows = []
+    for entry in entries():
+        angles = [entry.angles.get(name) for name in names]
+        if entry.config["algorithm"]["name"] == "fedavg" and None not in angles:
+            row = [*place_of(entry.config, "`"), *(f"{angle:.1f}" for angle in angles)]
+            if row not in rows:  # a run that was done twice, once with more tracked
+                rows.append(row)
+    whose = [f"{group}, {place}" for group in ("missing", "existing") for place in ("clients", "server")]
+    return Grid(["data, split, model", "clients of a round", *whose], rows).to_markdown()
+
+
+def class_means() -> str:
+    """Angles between class means at the last round (Figures 3 and 5)."""
+    names = ("class_mean_angle_existing_clients", "class_mean_angle_all_server")
+    rows = []
+    for entry in entries():
+        angles = [entry.angles.get(name) for name in names]
+        if None not in angles:
+            method = entry.config["algorithm"]["name"]
+            rows.append([*place_of(entry.config, "`"), method, *(f"{angle:.1f}" for angle in angles)])
+    head = ["data, split, model", "clients of a round", "method", "existing, clients", "all, server"]
+    return Grid(head, rows).to_markdown()
