@@ -17,6 +17,7 @@ from fedgela.reproduce.adding import gather, recognise
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
 from fedgela.reproduce.ledger import append, read_ledger
 from fedgela.reproduce.settings import hash_of
+from fedgela.reproduce.sizes import images_of_a_round
 from fedgela.reproduce.smoke import tiny_tasks
 from fedgela.reproduce.tasks import Task, run_tasks
 from fedgela.runfolder import RunFolder
@@ -146,6 +147,12 @@ def test_a_budget_that_loading_has_used_up_is_said_to_be_spent(clock: Clock) -> 
     clock.now = 4.0
     with pytest.raises(OutOfBudget, match="the budget is spent before round 1 of 9"):
         listener.started(Experiment(rounds=9), done=0)
+
+
+def test_what_a_round_asks_for_is_counted_in_the_data_at_hand(tiny_data: Path, tmp_path: Path) -> None:
+    (task,) = tiny_tasks([find_cell(CELL)], tiny_data)
+    assert images_of_a_round(task.experiment) == 200  # an epoch of all clients
+    assert images_of_a_round(task.experiment.with_(data_dir=str(tmp_path / "nothing"))) == 50_000
 
 
 def test_one_failure_leaves_the_others(tiny_data: Path, tmp_path: Path) -> None:

@@ -21,14 +21,17 @@ TRAIN_PER_CLIENT = {"femnist": 180, "shakespeare": 3000}
 
 
 def training_samples(experiment: Experiment) -> int | None:
-    """Of all clients together; None for data that is neither the paper's nor at hand."""
+    """Of all clients together: those of the data that is at hand, or else as many as the paper's data has;
+    None for other data."""
+    federation = federation_at_hand(experiment)
+    if federation is not None:
+        return int(federation.train.sizes.sum())
     name = experiment.dataset.replace("_", "-")
     if name in OFFICIAL:
         return OFFICIAL[name][0]
     if name in TRAIN_PER_CLIENT and experiment.clients is not None:
         return TRAIN_PER_CLIENT[name] * experiment.clients
-    federation = federation_at_hand(experiment)
-    return None if federation is None else int(federation.train.sizes.sum())
+    return None
 
 
 def images_of_a_round(experiment: Experiment) -> float | None:
