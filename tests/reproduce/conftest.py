@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fedgela.config import plain_table
-from fedgela.paper import experiment_of, find_cell
-from fedgela.reproduce.entries import same_run
+from fedgela.paper import experiment_of, find_cell, same_run
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry
 from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.smoke import write_tiny_data

@@ -7,10 +7,9 @@ import pytest
 from rich.console import Console
 
 from fedgela.models import make_backbone
-from fedgela.paper import Cell, cells, distinct
+from fedgela.paper import Cell, cells, distinct, same_run
 from fedgela.progress import View
 from fedgela.reproduce.document import to_markdown
-from fedgela.reproduce.entries import same_run
 from fedgela.reproduce.ledger import read_ledger
 from fedgela.reproduce.page import page
 from fedgela.reproduce.smoke import DEEP, tiny_tasks

@@ -3,7 +3,7 @@
 from fedgela.paper.cells import BEST_BASELINE, Cell, Summary, experiment_of
 from fedgela.paper.files import TABLES, Table, common, table
 from fedgela.paper.numbers import Printed
-from fedgela.paper.registry import cells, distinct, find_cell, summaries
+from fedgela.paper.registry import cells, distinct, find_cell, same_run, summaries
 
 __all__ = [
     "BEST_BASELINE",
@@ -17,6 +17,7 @@ __all__ = [
     "distinct",
     "experiment_of",
     "find_cell",
+    "same_run",
     "summaries",
     "table",
 ]

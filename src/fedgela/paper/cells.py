@@ -4,7 +4,7 @@ import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from fedgela.config import Experiment, parse_experiment, plain_table
@@ -70,6 +70,7 @@ class Summary:
         return statistics.fmean(max(values[cell.id] for cell in group) for group in self.groups)
 
 
+@cache
 def experiment_of(cell: Cell) -> Experiment:
     """The cell as an experiment of this project, with the seed 0."""
     return parse_experiment(dict(cell.config), where=cell.id)

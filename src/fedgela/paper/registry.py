@@ -53,6 +53,19 @@ def distinct(chosen: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(runs.values())
 
 
+def same_run(cell: Cell) -> tuple[Cell, ...]:
+    """The cells of all tables that are one and the same run as this one, itself among them."""
+    return _by_run()[cell.run_key]
+
+
+@cache
+def _by_run() -> dict[str, tuple[Cell, ...]]:
+    runs: dict[str, list[Cell]] = {}
+    for cell in cells():
+        runs.setdefault(cell.run_key, []).append(cell)
+    return {key: tuple(found) for key, found in runs.items()}
+
+
 def summaries(table: str = "") -> tuple[Summary, ...]:
     """What the paper prints of several cells at once: averages over settings and best baselines."""
     if table:

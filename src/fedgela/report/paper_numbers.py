@@ -1,7 +1,6 @@
 """The paper's number for an entry, where the paper has that cell."""
 
 from dataclasses import asdict
-from functools import cache
 
 from fedgela.config import Experiment
 from fedgela.paper import Cell, Printed, cells, experiment_of, table
@@ -19,14 +18,14 @@ def paper_number(entry: Entry, metric: str) -> tuple[Printed, str] | None:
         return None
     for cell in cells():
         if metric in cell.printed and cell.printed[metric].value is not None and _fits(cell, e):
-            return cell.printed[metric], f"{table(cell.table).number}"
+            return cell.printed[metric], table(cell.table).number
     return None
 
 
 def _fits(cell: Cell, e: Experiment) -> bool:
     if cell.dataset != e.dataset.replace("_", "-"):
         return False
-    theirs = _experiment(cell)
+    theirs = experiment_of(cell)
     if any(getattr(theirs, name) != getattr(e, name) for name in _SAME):
         return False
     if type(theirs.algorithm) is not type(e.algorithm):
@@ -34,8 +33,3 @@ def _fits(cell: Cell, e: Experiment) -> bool:
     # what the cell says of the method must hold; what it leaves open (E_W, a baseline's lambda) may differ
     mine = asdict(e.algorithm)
     return all(mine.get(key) == value for key, value in cell.config["algorithm"].items() if key != "name")
-
-
-@cache
-def _experiment(cell: Cell) -> Experiment:
-    return experiment_of(cell)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError
-from fedgela.paper import Cell, cells, distinct, experiment_of
+from fedgela.paper import Cell, cells, distinct
 from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger
 from fedgela.reproduce.settings import Settings, differences, method_of, settings_hash, settings_of
-from fedgela.reproduce.standing import of_the_paper
+from fedgela.reproduce.standing import of_the_paper, wanted_settings
 from fedgela.runfolder import CONFIG, RunFolder
 
 NAMED = 4  # differences that are told
@@ -64,11 +64,9 @@ def _runs_below(path: Path) -> Iterator[Path]:
 
 @cache
 def _by_hash() -> dict[str, tuple[Cell, Settings]]:
-    known = {}
-    for cell in distinct(cell for cell in cells() if cell.is_trained):
-        settings = settings_of(experiment_of(cell))
-        known[settings_hash(settings)] = (cell, settings)
-    return known
+    """The paper's runs and their settings, by the settings' hash."""
+    runs = distinct(cell for cell in cells() if cell.is_trained)
+    return {settings_hash(wanted_settings(cell)): (cell, wanted_settings(cell)) for cell in runs}
 
 
 def recognise(experiment: Experiment, where: Path) -> Cell:

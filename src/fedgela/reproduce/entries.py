@@ -15,7 +15,7 @@ from fedgela.config import Experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.paper import Cell, cells
+from fedgela.paper import Cell, same_run
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
 from fedgela.result import device_name
@@ -77,19 +77,6 @@ def entry_of_measurement(
         measured={name: float(f"{value:.5g}") for name, value in measured.items()},
         wall_seconds=round(seconds, 1),
     )
-
-
-@cache
-def _by_run() -> dict[str, tuple[Cell, ...]]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells():
-        groups.setdefault(cell.run_key, []).append(cell)
-    return {key: tuple(group) for key, group in groups.items()}
-
-
-def same_run(cell: Cell) -> tuple[Cell, ...]:
-    """The cells of all tables that are one and the same run."""
-    return _by_run()[cell.run_key]
 
 
 def _shows(cell: Cell, angles: Mapping[str, Any]) -> bool:
