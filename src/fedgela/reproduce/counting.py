@@ -19,8 +19,9 @@ def cells_of(entry: Entry) -> tuple[str, ...]:
 def lines_of(
     entries: Iterable[Entry], cell: str, config_hash: str, seed: int, precision: str | None = None
 ) -> list[Entry]:
-    """A cell's runs in the ledger, of any precision unless one is asked for. A run of the same settings whose
-    angles were not recorded does not count for a cell about angles: it does not list it."""
+    """The lines that count for the cell and have these settings and this seed, in any precision unless one is
+    asked for. Settings alone do not tell: a run that did not record the angles that a cell is about has the
+    cell's settings, but does not count for it."""
     return [
         entry
         for entry in entries

@@ -81,7 +81,7 @@ class Entry(_Part):
         return json.loads(json.dumps(config))
 
     def settings(self) -> Settings | None:
-        """As this version of the software reads them; None where it cannot any more."""
+        """The run's settings; None where this version of the software cannot read the config any more."""
         return _settings(json.dumps(self.config))
 
     def settings_hash(self) -> str:
@@ -145,7 +145,7 @@ def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
         there = parse_ledger(held, path)  # nothing is added to a ledger that cannot be read
         new: list[Entry] = []
         for entry in entries:
-            if not any(_same(entry, other) for other in [*there, *new]):
+            if not any(_covers(other, entry) for other in [*there, *new]):
                 new.append(entry)
         if new:
             start = "\n" if held and not held.endswith("\n") else ""  # an editor's doing
@@ -177,20 +177,21 @@ def _write(handle: int, content: bytes) -> None:
     os.fsync(handle)
 
 
-def _same(new: Entry, held: Entry) -> bool:
-    """Whether a ledger that has the one needs the other."""
+def _covers(held: Entry, new: Entry) -> bool:
+    """Whether a ledger that holds the one line has no need of the other: it is the same run, and counts for
+    no more cells."""
     return (
-        new.kind == held.kind
-        and new.seed == held.seed
-        and new.data.fingerprint == held.data.fingerprint
-        and new.precision == held.precision
-        and set(new.cells) <= set(held.cells)
-        and new.settings_hash() == held.settings_hash()
+        held.kind == new.kind
+        and held.seed == new.seed
+        and held.data.fingerprint == new.data.fingerprint
+        and held.precision == new.precision
+        and set(held.cells) >= set(new.cells)
+        and held.settings_hash() == new.settings_hash()
     )
 
 
 def remembered_variant(entries: Sequence[Entry], fingerprint: str) -> str:
-    """What was said of the same data before."""
+    """The variant that the newest line on this data names; without such a line the data is the original."""
     for entry in reversed(entries):
         if entry.data.fingerprint == fingerprint:
             return entry.data.variant

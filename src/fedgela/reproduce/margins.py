@@ -86,26 +86,28 @@ def _printed(cell: Cell, others: Sequence[Cell], metric: str) -> float | None:
 
 def _of_averages(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
     """Where the paper prints means over settings, and the ledger has all of these settings."""
-    rows = {(s.table, s.dataset, s.column, s.row): s for s in summaries() if len(s.groups) > 1}
-    for (name, dataset, column, row), mine in rows.items():
+    means = {(s.table, s.dataset, s.column, s.row): s for s in summaries() if len(s.groups) > 1}
+    for (name, dataset, column, row), mine in means.items():
+        if row != "fedgela":
+            continue
         for against, other in (("FedAvg", "fedavg"), ("best baseline", BEST_BASELINE)):
-            theirs = rows.get((name, dataset, column, other))
-            if row != "fedgela" or theirs is None:
+            theirs = means.get((name, dataset, column, other))
+            if theirs is None:
                 continue
             for conditions in standings.conditions(mine.cells):
                 ours, others = (counted(s, standings.all_under(conditions, s.cells)) for s in (mine, theirs))
-                figures, other_figures = (
+                our_figures, other_figures = (
                     {moment: combined(summary, found, *moment) for moment in _MOMENTS}
                     for summary, found in ((mine, ours), (theirs, others))
                 )
-                if any(set(figures[moment]) & set(other_figures[moment]) for moment in _MOMENTS):
+                if any(set(our_figures[moment]) & set(other_figures[moment]) for moment in _MOMENTS):
                     every = list(itertools.chain(*ours, *others))
                     settings = f"mean of {len(mine.groups)} settings"
                     yield _row(
                         f"{dataset} {column}, {settings}, over {against}{notes.of(every)}",
                         {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
                         all(standing.comparable for standing in every),
-                        figures,
+                        our_figures,
                         other_figures,
                     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedgela.grids import Grid
-from fedgela.paper import TABLES, cells, distinct, find_cell, table
+from fedgela.paper import TABLES, Cell, cells, distinct, find_cell, table
 from fedgela.reproduce.document import Block, Heading, Listing, Paragraph
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
@@ -67,21 +67,16 @@ def _introduction() -> list[Block]:
 
 
 def _overview(standings: Standings) -> Grid:
-    rows = []
-    for name in TABLES:
-        listed = cells(name)
-        tried = standings.tried(listed)
+    def counts(listed: Sequence[Cell], tried: Sequence[Cell]) -> tuple[str, ...]:
         exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
-        rows.append(
-            (
-                f"{table(name).number} (`{name}`)",
-                table(name).title,
-                *map(str, (len(listed), len(tried), len(exact))),
-            )
-        )
-    runs, tried = distinct(cells()), standings.tried_runs()
-    exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
-    rows.append(("all", "different runs", *map(str, (len(runs), len(tried), len(exact)))))
+        return tuple(str(len(found)) for found in (listed, tried, exact))
+
+    rows = [
+        (f"{table(name).number} (`{name}`)", table(name).title, *counts(listed, standings.tried(listed)))
+        for name in TABLES
+        if (listed := cells(name))
+    ]
+    rows.append(("all", "different runs", *counts(distinct(cells()), standings.tried_runs())))
     return Grid(("table", "what", "cells", "tried", "of these as in the paper"), rows)
 
 
@@ -116,7 +111,7 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
 
 
 def options_of(entry: Entry) -> str:
-    """The method's own that are not by default."""
+    """The method's own options that are not as in the paper's cell."""
     cell, settings = find_cell(entry.cells[0]), entry.settings()
     apart = differences(wanted_settings(cell), settings) if settings is not None else []
     own = [f"{d.key.partition('.')[2]} = {d.found}" for d in apart if d.key.startswith("algorithm.")]
