@@ -40,7 +40,7 @@ def measured() -> str:
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
         for gela in standings.all_of(cell):
-            if any(note.startswith("algorithm.") for note in gela.notes):
+            if gela.has_own_options:
                 continue
             for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):

@@ -8,10 +8,11 @@ from pathlib import Path
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.paper import Cell, cells, distinct
+from fedgela.reproduce.departures import wanted_settings
 from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger
 from fedgela.reproduce.settings import Settings, differences, method_of, settings_hash, settings_of
-from fedgela.reproduce.standing import of_the_paper, wanted_settings
+from fedgela.reproduce.standing import of_the_paper
 from fedgela.runfolder import CONFIG, RunFolder
 
 NAMED = 4  # differences that are told

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from fedgela.grids import Grid
 from fedgela.paper import TABLES, Cell, cells, distinct, find_cell, table
+from fedgela.reproduce.departures import wanted_settings
 from fedgela.reproduce.document import Block, Heading, Listing, Paragraph
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.margins import EXPLAINED, margins_of_fedgela
 from fedgela.reproduce.paper_table import table_blocks
 from fedgela.reproduce.settings import differences
-from fedgela.reproduce.standing import Standings, wanted_settings
+from fedgela.reproduce.standing import Standings
 
 TITLE = "The paper's tables, and ours"
 

@@ -1,25 +1,29 @@
-"""Where a cell stands: the ledger's lines that count for it, grouped by how they were obtained."""
+"""How a cell of the paper stands: the ledger's lines that count for it, grouped by how they were obtained."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import ceil
 from typing import Any
 
 from fedgela.measures import reaching_fedavg
-from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, distinct, experiment_of
+from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, distinct
 from fedgela.reproduce.counting import cells_of
-from fedgela.reproduce.ledger import ORIGINAL, Entry
-from fedgela.reproduce.settings import Settings, differences, settings_hash, settings_of
-from fedgela.reproduce.sizes import OFFICIAL
+from fedgela.reproduce.departures import (
+    UNREADABLE,
+    Departure,
+    departures_of,
+    divergence,
+    is_of_the_task,
+    wanted_settings,
+)
+from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.settings import settings_hash
 
-# whoever changes these has another task, whose numbers are no better or worse than the paper's
-TASK = {"dataset", "image_size", "model", "partition", "clients"}
-UNREADABLE = "settings of another version of this software, which this one does not know"
 LAST_TENTH = "last tenth"  # GA's mean over the last tenth of the rounds, beside the best and the last round's
 
-# what is not as in the paper, but for the method's own; precision
+# what is not as in the paper, the method's own options aside; and the precision
 Conditions = tuple[tuple[str, ...], str | None]
 Draw = tuple[int, str]  # a seed, and the data's fingerprint: by these runs of several methods are paired
 
@@ -30,24 +34,51 @@ class Standing:
 
     cell: Cell
     entries: Mapping[int, Entry]  # by seed
-    notes: tuple[str, ...]  # what is not as in the paper; none: it is a reproduction
-    notes_on_the_task: tuple[str, ...]  # those on all but the method itself
-    precision: str | None
-    comparable: bool  # whether it is the same task as the paper's at least
+
+    @property
+    def _first(self) -> Entry:
+        return next(iter(self.entries.values()))
 
     @property
     def rounds(self) -> int:
         return max(entry.rounds_run for entry in self.entries.values())
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it was run for as many rounds as the paper's."""
-        return self.rounds == self.cell.config["rounds"]
+    def precision(self) -> str | None:
+        return self._first.precision
+
+    @cached_property
+    def departures(self) -> tuple[Departure, ...]:
+        """What is not as in the paper; where there is nothing, it is a reproduction."""
+        return (*departures_of(self.cell, self._first), *divergence(self.entries.values()))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(departure.text for departure in self.departures)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was run for as many rounds as the paper's."""
+        return all(departure.about != "rounds" for departure in self.departures)
+
+    @property
+    def has_own_options(self) -> bool:
+        """Whether an option of the method is another than the cell's."""
+        return any(departure.about == "method" for departure in self.departures)
+
+    @cached_property
     def conditions(self) -> Conditions:
-        """Standings under the same ones can be held against each other."""
-        return self.notes_on_the_task, self.precision
+        """Standings under the same conditions can be held against each other. Where settings cannot be read,
+        nothing is known of what they can be held against: their hash makes them conditions of their own."""
+        found = [d.text for d in self.departures if d.about in ("rounds", "setting")]
+        if UNREADABLE in self.departures:
+            found.append(self._first.settings_hash())
+        return tuple(found), self.precision
+
+    @cached_property
+    def comparable(self) -> bool:
+        """Whether it is the paper's task at least, so that its numbers can be held against the paper's."""
+        return all(is_of_the_task(self.cell, entry) for entry in self.entries.values())
 
     def values(self, metric: str, when: str = "best") -> dict[Draw, float]:
         """GA, PA, an angle, or something measured."""
@@ -180,26 +211,14 @@ def _records(entry: Entry) -> list[dict[str, Any]]:
 
 
 def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
+    """Of the lines that count for a cell; the best standing first."""
     groups: dict[tuple[Any, ...], dict[int, Entry]] = {}
     for entry in entries:  # a later line of the same seed takes the place of an earlier one
         if entry.kind == ("run" if cell.is_trained else cell.measures):
-            key = (entry.settings_hash(), tuple(notes_on(cell, entry)), entry.precision, _fixed_data(entry))
+            apart = tuple(departures_of(cell, entry))
+            key = (entry.settings_hash(), apart, entry.precision, _fixed_data(entry))
             groups.setdefault(key, {})[entry.seed] = entry
-    found = []
-    for (hash, notes, precision, _), group in groups.items():
-        on_the_task = [note for note in notes if not note.startswith("algorithm.")]
-        if UNREADABLE in notes:  # nothing is known of what it can be held against
-            on_the_task.append(hash)
-        found.append(
-            Standing(
-                cell,
-                dict(sorted(group.items())),
-                (*notes, *_divergence(group.values())),
-                tuple(on_the_task),
-                precision,
-                all(_same_task(cell, entry) for entry in group.values()),
-            )
-        )
+    found = [Standing(cell, dict(sorted(by_seed.items()))) for by_seed in groups.values()]
     found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
     return [standing for standing in found if not _superseded(standing, found)]
 
@@ -232,70 +251,11 @@ def _superseded(standing: Standing, others: Sequence[Standing]) -> bool:
     return any(
         standing.rounds < other.rounds <= wanted
         and other.precision == standing.precision
-        and set(_beside_rounds(other)) == set(_beside_rounds(standing))
+        and _beside_rounds(other) == _beside_rounds(standing)
         and set(standing.entries) <= set(other.entries)
         for other in others
     )
 
 
-def _beside_rounds(standing: Standing) -> tuple[str, ...]:
-    notes = standing.notes
-    return notes[1:] if notes and notes[0].endswith(" rounds") else notes
-
-
-@cache
-def wanted_settings(cell: Cell) -> Settings:
-    return settings_of(experiment_of(cell))
-
-
-def notes_on(cell: Cell, entry: Entry) -> list[str]:
-    """What of a line is not as the cell has it; rounds first."""
-    notes = []
-    settings = entry.settings()
-    if settings is None:
-        notes.append(UNREADABLE)
-    else:
-        apart = differences(wanted_settings(cell), settings)
-        for d in sorted(apart, key=lambda d: d.key != "rounds"):
-            if d.key == "rounds":
-                if entry.kind == "run":
-                    notes.append(f"{d.found} of {d.wanted} rounds")
-            elif d.key != "image_size" or d.found is not None:  # of other data it is as the data has it
-                # the paper hardly gives methods' own options: these stand at this project's defaults
-                instead = "by default" if d.key.startswith("algorithm.") else "not"
-                notes.append(f"{d.key} = {_shown(d.found)}, {instead} {_shown(d.wanted)}")
-    if entry.data.variant != ORIGINAL:
-        notes.append(f"data: {entry.data.variant}")
-    return notes + _other_sizes(entry, settings or {})
-
-
-def _same_task(cell: Cell, entry: Entry) -> bool:
-    settings = entry.settings()
-    return settings is not None and not any(
-        d.key in TASK and d.found is not None for d in differences(wanted_settings(cell), settings)
-    )
-
-
-def _divergence(entries: Iterable[Entry]) -> list[str]:
-    """A result, not another setting: runs of several seeds stay together."""
-    lost = [entry for entry in entries if entry.diverged_round is not None]
-    told = ", ".join(f"round {entry.diverged_round} (seed {entry.seed})" for entry in lost)
-    return [f"the training loss was no finite number from {told} on"] if lost else []
-
-
-def _shown(value: object) -> str:
-    return "none" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _other_sizes(entry: Entry, settings: Settings) -> list[str]:
-    """Data of the right name, but not with as many samples, or not of the size, as it should have."""
-    official = OFFICIAL.get(entry.data.name.replace("_", "-"))
-    if official is None or entry.data.train is None or settings.get("validation"):
-        return []
-    train, test, shape = official
-    notes = []
-    if (entry.data.train, entry.data.test) != (train, test):
-        notes.append(f"{entry.data.train} + {entry.data.test} samples, not {train} + {test}")
-    if None not in (shape, entry.data.shape) and entry.data.shape != shape:
-        notes.append(f"samples of shape {'x'.join(map(str, entry.data.shape or ()))}")
-    return notes
+def _beside_rounds(standing: Standing) -> set[Departure]:
+    return {departure for departure in standing.departures if departure.about != "rounds"}
