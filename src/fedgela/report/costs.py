@@ -1,6 +1,5 @@
 """Time, messages and memory of every entry, and rounds to FedAvg's best GA."""
 
-import contextlib
 import math
 import statistics
 
@@ -9,7 +8,7 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.grids import Grid
 from fedgela.measures import reaching_fedavg, total_traffic, traffic
-from fedgela.models import batchnorm_entries
+from fedgela.models import Net, batchnorm_entries
 from fedgela.nets import empty_net
 from fedgela.progress import duration
 from fedgela.report.entries import Entry, Setting
@@ -39,25 +38,29 @@ def cost_table(setting: Setting, federation: Federation | None) -> Grid:
             _kept(entry),
         ]
         rows.append(cells + ([size(held) if (held := _memory(entry)) else "-"] if memory else []))
-    note = "time in all: wall time of a run, mean over seeds, fine-tuning included; a round: the median, "
-    note += (
-        "local training and aggregation without evaluation; "
-        if apart
-        else "evaluation included, which not all of these runs tell apart; "
-    )
+    return Grid(head, rows, _cost_note(setting, apart))
+
+
+def _cost_note(setting: Setting, apart: bool) -> str:
+    """What the columns are; `apart` where all runs tell the time of training apart from evaluation's."""
+    parts = ["time in all: wall time of a run, mean over seeds, fine-tuning included"]
+    if apart:
+        parts.append("a round: the median, local training and aggregation without evaluation")
+    else:
+        parts.append("a round: the median, evaluation included, which not all of these runs tell apart")
     if setting.sites is not None:
-        note += (
+        parts.append(
             "up and down: bytes of messages as they were sent, mean over a round's sites, and over all "
             "rounds; what a site keeps stays there; memory and device are the server's"
         )
     else:
-        note += (
+        parts.append(
             "up and down: bytes of the tensors that travel, not compressed, as the method's own code "
             "declares them, and over all rounds and clients; client keeps: its model's file between rounds"
         )
     told = {(run.result or {}).get("device") for e in setting.entries for run in e.runs.values()}
     devices = sorted(str(device) for device in told if device)
-    return Grid(head, rows, note + (f"; computed on {'; '.join(devices)}" if devices else ""))
+    return "; ".join([*parts, *([f"computed on {'; '.join(devices)}"] if devices else [])])
 
 
 def efficiency_table(setting: Setting) -> Grid | None:
@@ -104,17 +107,14 @@ def _seconds(entry: Entry, clock: str) -> float | None:
 
 def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
     """Up and down by client and round, up and down in all, and the parameters."""
-    e = entry.experiment
+    net = _net(entry, federation)
+    parameters = "-" if net is None else f"{sum(p.numel() for p in net.parameters()):,}"
     if entry.first.sites is not None:
-        return _messages_sent(entry, federation)
-    try:
-        if federation is None:
-            raise UserError("no data")
-        net = empty_net(e, federation.data)
-    except UserError:  # a model that is not on this machine
-        return ["-"] * 5
+        return [*_messages_sent(entry), parameters]
+    if net is None or federation is None:
+        return ["-"] * 4 + [parameters]
+    e = entry.experiment
     stays = batchnorm_entries(net) if e.batchnorm == "local" else ()
-    parameters = sum(p.numel() for p in net.parameters())
     assert e.projection is not None
     one = traffic(e.algorithm, net.state_dict(), federation.train_counts[0], e.projection, e.seed, stays)
     totals = [total_traffic(one, run.records, federation.clients) for run in entry.runs.values()]
@@ -122,25 +122,30 @@ def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
         size(one.up),
         size(one.down),
         *(size(round(statistics.fmean(t))) for t in zip(*totals, strict=True)),
-        f"{parameters:,}",
+        parameters,
     ]
 
 
-def _messages_sent(entry: Entry, federation: Federation | None) -> list[str]:
-    """The same of a run on sites, where they were counted."""
+def _net(entry: Entry, federation: Federation | None) -> Net | None:
+    """None where its data or its model is not on this machine."""
+    if federation is None:
+        return None
+    try:
+        return empty_net(entry.experiment, federation.data)
+    except UserError:
+        return None
+
+
+def _messages_sent(entry: Entry) -> list[str]:
+    """Up and down of a run on sites, where bytes were counted."""
     ways = ("bytes_up", "bytes_down")
     counted = [[r for r in run.records if all(way in r for way in ways)] for run in entry.runs.values()]
     rounds = [record for records in counted for record in records if record.get("clients")]
-    parameters = "-"
-    if federation is not None:
-        with contextlib.suppress(UserError):  # a model that is not on this machine
-            net = empty_net(entry.experiment, federation.data)
-            parameters = f"{sum(p.numel() for p in net.parameters()):,}"
     if not rounds:
-        return ["-"] * 4 + [parameters]
+        return ["-"] * 4
     one = [round(statistics.fmean(r[way] / len(r["clients"]) for r in rounds)) for way in ways]
     total = [round(statistics.fmean(sum(r[way] for r in records) for records in counted)) for way in ways]
-    return [*map(size, one), *map(size, total), parameters]
+    return [*map(size, one), *map(size, total)]
 
 
 def _kept(entry: Entry) -> str:

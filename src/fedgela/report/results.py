@@ -1,4 +1,4 @@
-"""What was run, and what came out: the table, with the paper's numbers where it has them."""
+"""The report's first two sections: what was run, and the table of results."""
 
 from collections.abc import Mapping
 
@@ -86,17 +86,16 @@ def _unfinished(setting: Setting) -> list[Part]:
 
 def results(c: Context) -> Section:
     """The table, with the paper's numbers where it has them."""
-    setting = c.setting
-    paper = {(en.label, m): paper_number(en, m) for en in setting.entries for m in METRICS}
-    cited = {m for (_, m), found in paper.items() if found}
-    base = setting.fedavg if len(setting.entries) > 1 else None
+    setting, entries = c.setting, c.setting.entries
+    paper = {(entry.label, metric): paper_number(entry, metric) for entry in entries for metric in METRICS}
+    cited = {metric for (_, metric), found in paper.items() if found}
+    base = setting.fedavg if len(entries) > 1 else None
     head = ["method"]
     for metric, when in COLUMNS:
         head.append(f"{metric} {when}")
         if when == "best" and metric in cited:
             head.append(f"paper's {metric}")
     head += [f"Δ {metric} last" for metric in METRICS] if base else []
-    entries = setting.entries
     balanced = [metric for metric in METRICS if any(_differs(entry, metric) for entry in entries)]
     head += [f"{metric} balanced, last" for metric in balanced]
     ranks = {column: setting.ranks(*column) for column in COLUMNS}
@@ -134,26 +133,31 @@ def _diverged(entry: Entry) -> str:
 def _legend(
     c: Context, paper: Mapping[tuple[str, str], tuple[object, str] | None], base: Entry | None
 ) -> str:
-    setting = c.setting
-    text = "Accuracy in percent"
-    if any(len(entry.runs) > 1 for entry in setting.entries):
-        text += ", mean ± standard deviation over seeds"
-    if setting.ranks("GA", "last"):
-        text += "; bold: best, underlined: second best (bounds and unfinished runs are not ranked)"
-    text += (
-        "; best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
-    )
-    text += "is measured on; PA: personal models on their clients' own test sets, GA: the global model on "
-    text += setting.sites.GA_on if setting.sites else "all"
-    text += f"; Δ: difference to {base.label}, paired by seed" if base else ""
-    if setting.ranks("GA", "last") and len({frozenset(entry.runs) for entry in setting.entries}) > 1:
-        text += f"; {RANKED}"
-    if any(_differs(entry, metric) for entry in setting.entries for metric in METRICS):
-        text += "; balanced: the mean over classes instead of samples"
-    tables = sorted({found[1] for found in paper.values() if found})
-    text += f"; the paper's: {', '.join(tables)}" if tables else ""
-    rounds = {entry.experiment.rounds for entry in setting.entries}
-    if tables:
-        told = " or ".join(map(str, sorted(rounds)))
-        text += f", whose hyper-parameters it does not all tell; here {told} rounds"
-    return f"{text}; {DIVERGED}" if any(_diverged(entry) for entry in setting.entries) else text
+    """What the numbers, marks and columns of this table mean; what it does not have is left out."""
+    setting, entries = c.setting, c.setting.entries
+    ranked = bool(setting.ranks("GA", "last"))
+    several_seeds = any(len(entry.runs) > 1 for entry in entries)
+    parts = ["Accuracy in percent" + (", mean ± standard deviation over seeds" if several_seeds else "")]
+    if ranked:
+        parts.append("bold: best, underlined: second best (bounds and unfinished runs are not ranked)")
+    GA_on = setting.sites.GA_on if setting.sites else "all"
+    parts += [
+        "best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
+        "is measured on",
+        f"PA: personal models on their clients' own test sets, GA: the global model on {GA_on}",
+    ]
+    if base is not None:
+        parts.append(f"Δ: difference to {base.label}, paired by seed")
+    if ranked and len({frozenset(entry.runs) for entry in entries}) > 1:
+        parts.append(RANKED)
+    if any(_differs(entry, metric) for entry in entries for metric in METRICS):
+        parts.append("balanced: the mean over classes instead of samples")
+    if tables := sorted({found[1] for found in paper.values() if found}):
+        rounds = " or ".join(map(str, sorted({entry.experiment.rounds for entry in entries})))
+        parts.append(
+            f"the paper's: {', '.join(tables)}, whose hyper-parameters it does not all tell; "
+            f"here {rounds} rounds"
+        )
+    if any(_diverged(entry) for entry in entries):
+        parts.append(DIVERGED)
+    return "; ".join(parts)

@@ -42,11 +42,7 @@ def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
     parts.append(_faults(run.records))
     for key, title, unit in (
         ("site_seconds", "Seconds of training by site and round", "seconds"),
-        (
-            "local_accuracy_by_site",
-            "Accuracy of each site's own model by round, %",
-            "%",
-        ),
+        ("local_accuracy_by_site", "Accuracy of each site's own model by round, %", "%"),
     ):
         picture = _by_round(c, entry, run.records, sites.names, key, title, unit)
         parts += [picture] if picture else []
@@ -175,26 +171,31 @@ def _by_round(
 
 def _rounds_table(records: Sequence[Record]) -> Grid:
     total = {key: sum(r.get(key, 0) for r in records) for key in ("bytes_up", "bytes_down", "seconds")}
-    rows = [_round_row(str(r["round"]), r, len(r.get("site_seconds", {})), r) for r in records]
-    rows.append(_round_row("all", total, None, {}))
-    head = ["round", "up", "down", "seconds", "sites trained", "slowest site", "faults"]
-    spent = any("epsilon" in r for r in records)
+    rows = [_round_row(record) for record in records]
+    rows.append(["all", *_amounts(total), *[""] * 4])
+    head = ["round", "up", "down", "seconds", "sites trained", "slowest site", "faults", "epsilon"]
+    columns = len(head) if any("epsilon" in r for r in records) else len(head) - 1
     return Grid(
-        [*head, "epsilon"] if spent else head,
-        [[*row, ""] if spent and len(row) == len(head) else row for row in rows],
+        head[:columns],
+        [row[:columns] for row in rows],
         "up and down: bytes of all messages between the server and its sites; seconds: of the whole round",
     )
 
 
-def _round_row(name: str, sums: Mapping[str, float], trained: int | None, record: Record) -> list[str]:
-    slowest = max(record.get("site_seconds", {}).items(), key=lambda item: item[1], default=None)
-    row = [
-        name,
-        size(int(sums.get("bytes_up", 0))),
-        size(int(sums.get("bytes_down", 0))),
-        f"{sums.get('seconds', 0.0):.1f}",
-        "" if trained is None else str(trained),
+def _round_row(record: Record) -> list[str]:
+    trained = record.get("site_seconds", {})
+    slowest = max(trained.items(), key=lambda item: item[1], default=None)
+    return [
+        str(record["round"]),
+        *_amounts(record),
+        str(len(trained)),
         f"{slowest[0]}, {slowest[1]:.1f} s" if slowest else "",
         ", ".join(record.get("faults", {})),
+        f"{record['epsilon']:.3g}" if "epsilon" in record else "",
     ]
-    return row + ([f"{record['epsilon']:.3g}"] if "epsilon" in record else [])
+
+
+def _amounts(of: Mapping[str, float]) -> list[str]:
+    """Bytes up and down, and seconds, of a round or of all together."""
+    seconds = f"{of.get('seconds', 0.0):.1f}"
+    return [size(int(of.get("bytes_up", 0))), size(int(of.get("bytes_down", 0))), seconds]
