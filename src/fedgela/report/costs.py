@@ -11,9 +11,18 @@ from fedgela.measures import reaching_fedavg, total_traffic, traffic
 from fedgela.models import Net, batchnorm_entries
 from fedgela.nets import empty_net
 from fedgela.progress import duration
+from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import client_files
+
+
+def costs(c: Context) -> Section:
+    parts: list[Part] = [cost_table(c.setting, c.federation)]
+    efficiency = efficiency_table(c.setting)
+    if efficiency is not None:
+        parts += ["<h4>Rounds to FedAvg's best GA</h4>\n", efficiency]
+    return Section("Time, communication and memory", parts)
 
 
 def cost_table(setting: Setting, federation: Federation | None) -> Grid:

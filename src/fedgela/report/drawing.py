@@ -8,15 +8,15 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgela.files import write_atomically
 from fedgela.grids import Grid
-from fedgela.html_page import attribute, details, escape
-from fedgela.report.colours import PALETTE, Style, variables
+from fedgela.html_page import details, escape
+from fedgela.report.colours import Style, variables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,14 +90,14 @@ class Picture:
         """The picture in the page; `place` is an id that no other picture has."""
         width = WIDE if self.wide else PAGE_WIDTH
         with _settings(place):
-            svg = _page_svg(_saved(self.figure(width), "svg").decode(), place)
+            svg = _saved(self.figure(width), "svg").decode()
         head = (
             f'<svg role="img" aria-labelledby="{place}-t {place}-d" '
             f'viewBox="{_view_box(svg)}">'
             f'<title id="{place}-t">{escape(self.title)}</title>'
             f'<desc id="{place}-d">{escape(self.text)}</desc>'
         )
-        body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+        body = _page_body(svg, place)
         below = details("The numbers", self.data.to_html()) if self.data else ""
         kind = ' class="wide"' if self.wide else ""
         return (
@@ -177,13 +177,12 @@ def _shorter(number: re.Match[str]) -> str:
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
-def _page_svg(svg: str, place: str) -> str:
-    """Without what only a file needs, with ids that are this picture's own, and the page's colours."""
-    box = _view_box(svg)
+def _page_body(svg: str, place: str) -> str:
+    """What follows the <svg> tag, without what only a file needs, with ids that are this picture's own, and
+    with the page's colours."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = svg[svg.index("<svg") :]
-    svg = f'<svg viewBox="{box}">' + svg[svg.index(">") + 1 :]
+    svg = svg[svg.index(">", svg.index("<svg")) + 1 :]
     svg = re.sub(r'id="series=([^"]*)"', r'data-series="\1"', svg)
     svg = svg.replace("xlink:href=", "href=")
     referred = set(re.findall(r'(?:href="#|url\(#)([\w.-]+)', svg))
@@ -198,23 +197,3 @@ def _page_svg(svg: str, place: str) -> str:
     svg = _GEOMETRY.sub(lambda m: _DECIMALS.sub(_shorter, m[0]), svg)
     svg = re.sub(r"/>\n\s*", "/>", svg)
     return re.sub(r"\n\s+", "\n", svg)
-
-
-def swatch(style: Style) -> str:
-    """A short line as the method's is drawn, for the page's legend."""
-    dashes = " ".join(f"{1.4 * d:g}" for d in style.dashes)
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    colour = PALETTE[style.index][0]
-    return (
-        '<svg class="swatch" viewBox="0 0 28 8" aria-hidden="true">'
-        f'<path d="M1 4H27" stroke="var(--{colour})" stroke-width="2.4"{dashed}/></svg>'
-    )
-
-
-def legend_html(styles: dict[str, Style], entries: Sequence[str]) -> str:
-    buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-toggle={attribute(label)}>'
-        f"{swatch(styles[label])}{escape(label)}</button>"
-        for label in entries
-    )
-    return f'<div class="legend" role="group" aria-label="Methods shown">{buttons}</div>\n'

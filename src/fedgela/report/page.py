@@ -6,8 +6,9 @@ from fedgela.grids import Grid
 from fedgela.html_page import advice, escape, html_page, paragraph
 from fedgela.report.colours import Style, variables
 from fedgela.report.context import Section
-from fedgela.report.drawing import Picture, legend_html
+from fedgela.report.drawing import Picture
 from fedgela.report.entries import Setting
+from fedgela.report.legend import legend
 
 _LIGHT, _DARK = (" ".join(f"--{name}: {value};" for name, value in mode) for mode in variables())
 
@@ -83,15 +84,15 @@ def page(
     settings: Sequence[tuple[Setting, Sequence[Section]]],
     styles: dict[str, Style],
 ) -> str:
+    several = len(settings) > 1
     box = advice("To know:", notes) if notes else ""
     contents = ""
-    if len(settings) > 1:
+    if several:
         links = "".join(
             f'<li><a href="#setting-{i}">{escape(setting.title)}</a></li>'
             for i, (setting, _) in enumerate(settings)
         )
         contents = f"<nav><ul>{links}</ul></nav>\n"
-    several = len(settings) > 1
     body = "\n".join(_setting(i, *one, styles, several) for i, one in enumerate(settings))
     head = f"<h1>{escape(title)}</h1>\n{paragraph(lead, 'lead')}"
     return html_page(title, head + box + contents + body, _STYLE, _SCRIPT)
@@ -102,14 +103,11 @@ def _setting(
 ) -> str:
     """One of several settings has a heading of its own; a single one is the page's."""
     place = f"setting-{number}"
-    labels = [entry.label for entry in setting.entries]
-    legend = legend_html(styles, labels)
+    drawn = [i for i, section in enumerate(made) if any(isinstance(part, Picture) for part in section.parts)]
     shown = []
-    drawn = False
     for i, section in enumerate(made):
-        if not drawn and any(isinstance(part, Picture) for part in section.parts):
-            shown.append(legend)  # right before the first lines it is about
-            drawn = True
+        if i in drawn[:1]:  # the legend stands right before the first pictures that it is about
+            shown.append(legend(styles, [entry.label for entry in setting.entries]))
         shown.append(_section(section, f"{place}-{i}", "h3" if several else "h2"))
     title = f"<h2>{escape(setting.title)}</h2>\n" if several else ""
     return f'<section id="{place}">\n{title}{"".join(shown)}</section>\n'
@@ -119,7 +117,7 @@ def _section(section: Section, place: str, heading: str) -> str:
     """Pictures that follow each other stand side by side where there is room."""
     html = [f"<{heading}>{escape(section.title)}</{heading}>\n"]
     grid: list[str] = []
-    for i, part in enumerate([*section.parts, ""]):
+    for i, part in enumerate([*section.parts, ""]):  # an empty part ends the last row of pictures
         if isinstance(part, Picture):
             grid.append(part.to_html(f"{place}-{i}"))
             continue
