@@ -16,7 +16,7 @@ from fedgela.measures import etf_angle
 from fedgela.nets import empty_net
 from fedgela.progress import PlainView
 from fedgela.report import Report, make_report
-from fedgela.report.entries import arrange
+from fedgela.report.arranging import arrange
 from fedgela.report.paper_numbers import paper_number
 from fedgela.report.saved_models import Federations
 from fedgela.runs import run

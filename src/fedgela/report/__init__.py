@@ -8,11 +8,12 @@ from pathlib import Path
 from fedgela.data import Federation
 from fedgela.files import write_atomically
 from fedgela.imports import require_matplotlib
+from fedgela.report.arranging import arrange
 from fedgela.report.colours import Style, styles
 from fedgela.report.context import Context, Section
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
-from fedgela.report.entries import Entry, Setting, arrange
+from fedgela.report.entries import Entry, Setting
 from fedgela.report.page import page
 from fedgela.report.saved_models import Federations
 from fedgela.report.sections import sections
