@@ -14,28 +14,24 @@ COUNTED = (20, 12)  # clients and classes up to which the text has their counts
 
 
 def clients_grid(found: Inspection, listed: int = LISTED) -> Grid:
-    head: tuple[str, ...] = (
-        "client",
-        "samples",
-        "classes",
-        "missing",
-        "imbalance",
-        "test",
-        "cost",
-        "too small",
-    )
-    if not found.too_small.any():
-        head = head[:-1]
+    """Of all clients, or of more than `listed` of those with the highest cost, and a summary."""
     if found.clients <= listed:
-        rows = [_client_row(found, k)[: len(head)] for k in range(found.clients)]
-        return Grid(head, rows, _legend(found), "Clients")
-    order = np.lexsort((found.samples, -found.cost))[:WORST]
-    rows = [_client_row(found, k)[: len(head)] for k in order.tolist()]
-    columns = (found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost)
-    for name, q in (("least", 0.0), ("median", 0.5), ("most", 1.0)):
-        rows.append((name, *_cells(*(_quantile(column, q) for column in columns)), "")[: len(head)])
-    title = f"Clients: the {WORST} with the highest cost, and all {found.clients:,} in summary"
-    return Grid(head, rows, _legend(found), title)
+        title = "Clients"
+        rows = [_client_row(found, k) for k in range(found.clients)]
+    else:
+        title = f"Clients: the {WORST} with the highest cost, and all {found.clients:,} in summary"
+        worst = np.lexsort((found.samples, -found.cost))[:WORST]
+        rows = [_client_row(found, k) for k in worst.tolist()]
+        for name, q in (("least", 0.0), ("median", 0.5), ("most", 1.0)):
+            rows.append((name, *_cells(*(_quantile(column, q) for column in _figures(found))), ""))
+    head = ("client", "samples", "classes", "missing", "imbalance", "test", "cost", "too small")
+    columns = len(head) if found.too_small.any() else len(head) - 1
+    return Grid(head[:columns], [row[:columns] for row in rows], _legend(found), title)
+
+
+def _figures(found: Inspection) -> tuple[np.ndarray[Any, Any], ...]:
+    """What is told of every client, [N] each."""
+    return found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost
 
 
 def label(found: Inspection, k: int) -> str:
@@ -46,9 +42,8 @@ def label(found: Inspection, k: int) -> str:
 
 
 def _client_row(found: Inspection, k: int) -> tuple[str, ...]:
-    values = (found.samples, found.held, found.missing, found.imbalance, found.test_samples, found.cost)
     mark = "no samples" if found.samples[k] == 0 else "< batch" if found.too_small[k] else ""
-    return (label(found, k), *_cells(*(float(column[k]) for column in values)), mark)
+    return (label(found, k), *_cells(*(float(column[k]) for column in _figures(found))), mark)
 
 
 def _cells(

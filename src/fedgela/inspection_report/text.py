@@ -71,11 +71,8 @@ def _classes(found: Inspection, classes: list[int]) -> str:
 def _examples(left: str, right: str, pairs: Sequence[tuple[int, int]]) -> str:
     if not pairs:
         return ""
-    return (
-        " ("
-        + ", ".join(f"{left} {i} = {right} {j}" for i, j in pairs[:3])
-        + (", ...)" if len(pairs) > 3 else ")")
-    )
+    shown = ", ".join(f"{left} {i} = {right} {j}" for i, j in pairs[:3])
+    return f" ({shown}, ...)" if len(pairs) > 3 else f" ({shown})"
 
 
 def verdict(found: Inspection) -> str:
@@ -84,15 +81,13 @@ def verdict(found: Inspection) -> str:
         f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value:g}"
         for key, value in advice.settings.items()
     )
+    helps = "may help" if advice.verdict == "perhaps" else f"is {advice.verdict} to help"
     fit = f" with {settings}" if settings else ""
-    return f"FedGELA is {advice.verdict} to help{fit}: {advice.reason} ({SOURCE})".replace(
-        "is perhaps to help", "may help"
-    )
+    return f"FedGELA {helps}{fit}: {advice.reason} ({SOURCE})"
 
 
 def blocks(found: Inspection) -> list[str | Grid]:
     """The report in order: lines and tables."""
-    counts = counts_grid(found)
     pairs = findings(found)
     width = max(len(name) for name, _ in pairs)
     lines = "\n".join(f"{name.ljust(width)}  {value}" for name, value in pairs)
@@ -100,7 +95,7 @@ def blocks(found: Inspection) -> list[str | Grid]:
     parts: list[str | Grid | None] = [
         heading(found),
         clients_grid(found),
-        counts,
+        counts_grid(found),
         lines,
         verdict(found),
         notes,
