@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgela.deploy.model import CARD, EXPORTED, Card, files_of, load_model, quiet, trained_model
+from fedgela.deploy.card import CARD, Card
+from fedgela.deploy.exported import EXPORTED, quiet
+from fedgela.deploy.model import files_of, load_model, trained_model
 from fedgela.deploy.predictor import Predictor, Which
 from fedgela.errors import UserError, first_line
 from fedgela.files import TEMPORARY, check_file

@@ -1,72 +1,28 @@
-"""A model to be asked: of a run's folder, or exported; with what its users must know of it."""
+"""A model to be asked: that of a run's or a site's folder, or of an exported file."""
 
-import io
-import json
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import fedgela
 from fedgela.client_names import client_names, find_client
+from fedgela.deploy.card import Card
+from fedgela.deploy.exported import EXPORTED, Forward, read_exported
 from fedgela.deploy.predictor import Predictor, Which, data_of, predictor_at_a_site, predictor_of
-from fedgela.errors import UserError, first_line
+from fedgela.errors import UserError
 from fedgela.flower.personal import personal_folder
-from fedgela.inputs import InputSpec
 from fedgela.saved.runs import Run, find_runs
 
-CARD = "fedgela.json"  # the card's name in an exported file
-EXPORTED = (".onnx", ".pt2")
 BATCH = 256
-
-
 NOT_FINETUNED = "this site, as it last trained: PA counts the global model fine-tuned"
-
-
-@dataclass(frozen=True)
-class Card:
-    """What an exported file says of itself."""
-
-    method: str
-    client: int | None  # whose personal model it is, by number; None: the global one
-    round: int
-    input: InputSpec
-    classes: tuple[str, ...]
-    data: str  # the fingerprint of what it was trained on
-    client_name: str = ""  # or id, where the data has one
-    features: tuple[str, ...] = ()  # the columns of tables, in the order that it takes them
-    version: str = fedgela.__version__
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_json(cls, text: str) -> "Card":
-        try:
-            values = json.loads(text)
-            spec = InputSpec.of(values["input"])
-            rows = {key: tuple(values.get(key, ())) for key in ("classes", "features")}
-            return cls(**{**values, **rows, "input": spec})
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"its {CARD} cannot be read ({type(error).__name__}: {error})") from None
-
-    def __str__(self) -> str:
-        whose = "the global model" if self.client is None else f"the personal model of client {self.client}"
-        whose += f" ({self.client_name})" if self.client_name else ""
-        return f"{whose} of {self.method}, round {self.round}: {self.input}, {len(self.classes)} classes"
 
 
 @dataclass(frozen=True)
 class Model:
     card: Card
-    forward: Callable[[Tensor], Tensor]
+    forward: Forward
     training_samples: Tensor | None = None  # of all clients, where they are at hand
 
     def probabilities(self, x: Tensor | np.ndarray) -> Tensor:
@@ -103,16 +59,11 @@ def load_model(path: str | Path, client: int | str | None = None, round: Which =
     path = Path(path)
     if path.suffix not in EXPORTED or path.is_dir():
         return Model(*trained_model(path, client, round))
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file")
-    if client is not None or round != "last":
+    if path.is_file() and (client is not None or round != "last"):
         raise UserError(
             f"{path}: an exported file holds one model; --client and --round are for a run's folder"
         )
-    try:
-        return _of_onnx(path) if path.suffix == ".onnx" else _of_pt2(path)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    return Model(*read_exported(path))
 
 
 def only_run(path: Path) -> Run:
@@ -180,57 +131,3 @@ def _at_a_site(folder: Path) -> tuple[Card, Predictor, None]:
         features=held.features,
     )
     return card, predictor, None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """PyTorch's exporters speak of themselves: of packages that they do without, of what they deprecate, of a
-    damaged file with a traceback, and of a model that cannot be exported with all of its graph."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch.fx")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _of_pt2(path: Path) -> Model:
-    extra = {CARD: ""}
-    try:
-        with quiet():
-            program = torch.export.load(path, extra_files=extra)
-    except Exception as error:  # whatever a damaged archive makes torch stumble over
-        raise UserError(f"cannot be read as a .pt2 file ({first_line(error)})") from None
-    return Model(_card(extra[CARD]), program.module())
-
-
-def _of_onnx(path: Path) -> Model:
-    session = onnx_session(path)
-    card = _card(session.get_modelmeta().custom_metadata_map.get(CARD, ""))
-
-    def forward(x: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
-
-    return Model(card, forward)
-
-
-def onnx_session(path: Path) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UserError("is run with onnxruntime, which is missing: pip install 'fedgela[export]'") from None
-    try:
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of its own kinds, by where the damage lies
-        raise UserError(f"cannot be read as an .onnx file ({first_line(error)})") from None
-
-
-def _card(text: str) -> Card:
-    if not text:
-        raise UserError(f"has no {CARD}: it is not of `fedgela export`")
-    return Card.of_json(text)

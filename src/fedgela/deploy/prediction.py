@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedgela.deploy.model import Card, Model
+from fedgela.deploy.card import Card
+from fedgela.deploy.model import Model
 from fedgela.deploy.samples import Samples
 from fedgela.files import write_atomically
 

@@ -88,7 +88,7 @@ def predictor_at_a_site(folder: Path) -> tuple[Predictor, FedAvg, Personal]:
     held = Personal.read(folder)
     experiment = parse_experiment(tomllib.loads(held.experiment), str(folder))
     data = server_data(held.sample, held.classes, held.normalisation, None, experiment.image_size)
-    predict = partial(_with, experiment.algorithm.predict_personal, held.vectors)
+    predict = partial(_with_vectors, experiment.algorithm.predict_personal, held.vectors)
     return _predictor(experiment, data, held.model(folder), predict), experiment.algorithm, held
 
 
@@ -149,8 +149,11 @@ def _personal(
     extra = progress.server.extra
     vectors = algorithm.client_vectors(federation.train_counts[client], extra) | extra
     round = int(progress.visited[client]) or progress.round
-    return own, partial(_with, algorithm.predict_personal, vectors), round
+    return own, partial(_with_vectors, algorithm.predict_personal, vectors), round
 
 
-def _with(predict: Callable[[Net, Tensor, State], Tensor], client: State, net: Net, x: Tensor) -> Tensor:
-    return predict(net, x, client)
+def _with_vectors(
+    predict: Callable[[Net, Tensor, State], Tensor], vectors: State, net: Net, x: Tensor
+) -> Tensor:
+    """A personal prediction with a client's vectors, as a Predict where they are given first."""
+    return predict(net, x, vectors)

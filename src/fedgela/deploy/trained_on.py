@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedgela.data import load_dataset
 from fedgela.data.digests import digests
-from fedgela.deploy.model import Card, Model
+from fedgela.deploy.card import Card
+from fedgela.deploy.model import Model
 from fedgela.deploy.samples import Samples
 from fedgela.errors import UserError
 
