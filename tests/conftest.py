@@ -1,6 +1,7 @@
 """What all tests share: one thread, reproducible property tests, and small data sets made to measure."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedgela import cli
 from fedgela.data.dataset import Dataset, make_dataset
-from helpers import tiny_arrays, tiny_npz
+from helpers import Cli, tiny_arrays, tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
@@ -26,6 +28,20 @@ def _no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Calls `fedgela` with these arguments in this process."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ from fedgela.runs import run
 from fedgela.server import Server
 from fedgela.training import Optimiser
 
+Cli = Callable[..., tuple[int, str, str]]  # exit code, stdout and stderr of a command
 CLASSES = 4
 TIMES = {"seconds", "training_seconds"}  # of a round: no two are the same
 FSYNC = os.fsync  # before conftest.py spares the tests its time

@@ -4,8 +4,7 @@ import builtins
 import dataclasses
 import json
 import re
-import sys
-from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgela import cli
 from fedgela import inspection_report as report
 from fedgela.config import parse_experiment
 from fedgela.data import Federation
@@ -27,7 +25,7 @@ from fedgela.geometry import phi, simplex_etf
 from fedgela.heat_maps import drawn_clients
 from fedgela.inspection import Inspection, inspect_federation
 from fedgela.measures import adaptation_cost
-from helpers import federation_of, tiny_dataset, tiny_npz
+from helpers import Cli, federation_of, tiny_dataset, tiny_npz
 
 
 def federation(
@@ -314,21 +312,11 @@ def test_the_heat_map_is_white_where_a_client_lacks_a_class() -> None:
 
 # -- the command -----------------------------------------------------------------------------------
 
-Cli = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", "inspect", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return partial(command_line, "inspect")
 
 
 SPLIT = ("--partition", "classes:2", "--clients", "4", "--batch-size", "5")

@@ -6,34 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from fedgela import cli
 from fedgela.bench import ENGINES, Options, run
 from fedgela.bench.contender import Engine
 from fedgela.bench.stage import ContenderFailed
 from fedgela.errors import UserError
-
-Capture = pytest.CaptureFixture[str]
-
-
-def bench(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    monkeypatch.setattr("sys.argv", ["fedgela", "bench", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code
+from helpers import Cli
 
 
 def test_the_command_measures_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli
 ) -> None:
     """With a peer that is not installed: the others go on."""
     monkeypatch.setitem(ENGINES, "pfl", Engine("nobody:Pfl", ("no_such_module",), "pfl"))
     out = tmp_path / "bench.json"
-    command = "--workload digits --samples 200 --epochs 1 --repetitions 2 --engines plain,fedgela,pfl"
-    code = bench(monkeypatch, *command.split(), "--device", "cpu", "--out", str(out))
-    captured = capsys.readouterr()
-    assert code == 0, captured.err
-    assert "pfl is skipped: no_such_module not installed" in captured.err
-    assert "| fedgela" in captured.out
+    asked = "bench --workload digits --samples 200 --epochs 1 --repetitions 2 --engines plain,fedgela,pfl"
+    code, text, told = command_line(*asked.split(), "--device", "cpu", "--out", out)
+    assert code == 0, told
+    assert "pfl is skipped: no_such_module not installed" in told
+    assert "| fedgela" in text
     rows = {row["engine"]: row for row in json.loads(out.read_text())}
     assert list(rows) == ["plain", "fedgela"]
     assert rows["plain"]["ratio_to_plain"] == 1.0
@@ -51,21 +41,21 @@ def test_the_command_measures_prints_and_writes(
     assert rows["plain"]["threads"]
 
 
-def test_unknown_names_are_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    assert bench(monkeypatch, "--workload", "digit") == 2
-    assert "did you mean 'digits'?" in capsys.readouterr().err
-    assert bench(monkeypatch, "--engines", "plain,flowers") == 2
-    assert "did you mean 'flower'?" in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--workload", "digit"], "did you mean 'digits'?"),
+        (["--engines", "plain,flowers"], "did you mean 'flower'?"),
+        (["--out", "{tmp_path}/a-file/bench.json"], "a-file is a file, not a folder"),
+        (["--out", "{tmp_path}"], "is a folder; name a JSON file"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(
+    arguments: list[str], told: str, tmp_path: Path, command_line: Cli
 ) -> None:
     (tmp_path / "a-file").write_text("")
-    assert bench(monkeypatch, "--out", str(tmp_path / "a-file" / "bench.json")) == 2
-    assert "a-file is a file, not a folder" in capsys.readouterr().err
-    assert bench(monkeypatch, "--out", str(tmp_path)) == 2
-    assert "is a folder; name a JSON file" in capsys.readouterr().err
+    code, text, error = command_line("bench", *(argument.format(tmp_path=tmp_path) for argument in arguments))
+    assert (code, text) == (2, "") and told in error
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "hpu", "gpu"])

@@ -8,24 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedgela import cli
 from fedgela.report.drawing import COLUMNS, PNG_DPI
-
-Cli = Callable[..., tuple[int, str, str]]
+from helpers import Cli
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return command_line
 
 
 def test_a_file_is_written_where_one_is(command: Cli, made_run: Callable[..., Path], tmp_path: Path) -> None:

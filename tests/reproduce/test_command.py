@@ -1,34 +1,24 @@
 """fedgela reproduce, from the command line."""
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedgela import cli
 from fedgela.reproduce.ledger import append, read_ledger
 from fedgela.result import device_name
+from helpers import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 ONE = ["main", "--dataset", "cifar10", "--setting", "full-dir0.1"]
 QUICK = ["--set", "min_samples=0", "--set", "engine=eager", "--set", "threads=1"]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", "reproduce", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return partial(command_line, "reproduce")
 
 
 MISTAKES = {

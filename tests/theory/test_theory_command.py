@@ -3,36 +3,27 @@
 import json
 import re
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from theory_setting import SMALL
 
-from fedgela import cli
 from fedgela.theory import checks
+from helpers import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 FIGURES = ("adapted_structure", "global_convergence", "local_convergence", "minority_collapse", "spread")
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def command(monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
     peeled = checks.PeeledSetting(
         C=4, d=5, per_class=2, counts=(20, 5, 2, 1), majority=2, ratios=(1, 10), E_Ws=(2.0, 5.0)
     )
     small = checks.Settings(peeled, SMALL)
     monkeypatch.setattr(checks, "Settings", lambda: small)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", "theory", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return partial(command_line, "theory")
 
 
 def test_everything_into_a_folder(command: Cli, tmp_path: Path) -> None:
