@@ -45,24 +45,36 @@ def page(entries: Sequence[Entry]) -> list[Block]:
 def _introduction() -> list[Block]:
     return [
         Paragraph(
-            "Written by `fedgela reproduce --table` from a ledger (`results/ledger.jsonl`, or `--ledger`) "
-            "and the registry of the paper's tables ([paper.md](paper.md)); nothing here is typed by hand. "
-            "`fedgela reproduce --list` shows what there is to run. `full-` is 10 of 10 clients, `part-` 10 "
-            "of 50, `dir0.1` a Dirichlet split with beta 0.1, `p10c2` ten clients with two classes "
-            "each. 'As in the paper' means with the settings of that page; methods' own options, FedGELA's "
-            "E_W = 10 among them, are this project's defaults where the paper gives none."
+            "The paper's printed numbers with ours beside them, as far as they have been run. A raised "
+            "number refers to a note: fewer rounds, other data or other settings than the paper's."
         ),
         Paragraph(
-            "Accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). **Best** is the "
-            "maximum over rounds, chosen on the test data it is measured on, as the paper reports it "
-            "(fine-tuned PA: at the round of the best GA); **last** is the last round's, **last tenth** "
-            "the mean over the last tenth of the rounds: GA may swing by many points from one round to the "
-            "next, which a maximum rewards. ▲ marks a mean that reaches the paper's number, ▼ one that does "
-            "not, each with the difference; another model, data set or split than the paper's is another "
-            "task, and gets neither; a copy of the data set that was encoded again counts as that data set. "
-            "Rounds to FedAvg's best GA (Table 9) are within the rounds that were run, '-' where it is not "
-            "reached in them: with fewer rounds than the paper's the target is another, and has no mark. "
-            "A raised number refers to a note: fewer rounds, other data or other settings than the paper's."
+            "**Settings**: `full-` is 10 of 10 clients, `part-` 10 of 50, `dir0.1` a Dirichlet split with "
+            "beta 0.1, `p10c2` ten clients with two classes each. 'As in the paper' means with the settings"
+            " of [paper.md](paper.md); methods' own options, FedGELA's E_W = 10 among them, are this "
+            "project's defaults where the paper gives none."
+        ),
+        Paragraph(
+            "**Numbers**: accuracies are in percent; ± is the standard deviation over seeds (ddof = 1). "
+            "**Best** is the maximum over rounds, chosen on the test data it is measured on, as the paper "
+            "reports it (fine-tuned PA: at the round of the best GA); **last** is the last round's, **last "
+            "tenth** the mean over the last tenth of the rounds. GA may swing by many points from one round"
+            " to the next, which a maximum rewards."
+        ),
+        Paragraph(
+            "**Marks**: ▲ marks a mean that reaches the paper's number, ▼ one that does not, each with the "
+            "difference. Another model, data set or split than the paper's is another task, and gets "
+            "neither; a copy of the data set that was encoded again counts as that data set."
+        ),
+        Paragraph(
+            "**Rounds to FedAvg's best GA** (Table 9) are counted within the rounds that were run, '-' where "
+            "that GA was not reached in them. With fewer rounds than the paper's the target is another one, "
+            "and gets no mark."
+        ),
+        Paragraph(
+            "Nothing here is typed by hand: `fedgela reproduce --table` writes this page from a ledger "
+            "(`results/ledger.jsonl`, or `--ledger`) and the registry of the paper's tables. "
+            "`fedgela reproduce --list` shows what there is to run."
         ),
     ]
 
