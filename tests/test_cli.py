@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+import typer
+from typer.core import TyperArgument
 
 import fedgela
 from fedgela import cli
@@ -259,6 +261,16 @@ def test_a_bug_shows_its_traceback(command: Cli, config: Path, monkeypatch: pyte
 def test_the_version(command: Cli) -> None:
     code, out, _ = command("--version")
     assert (code, out) == (0, f"fedgela {fedgela.__version__}\n")
+
+
+def test_every_command_and_option_tells_what_it_is() -> None:
+    waiting = [("fedgela", typer.main.get_command(cli.app))]
+    while waiting:
+        name, command = waiting.pop()
+        assert command.help, name
+        for given in command.params:
+            assert isinstance(given, TyperArgument) or given.help, f"{name}: {given.name}"
+        waiting += [(f"{name} {own}", below) for own, below in getattr(command, "commands", {}).items()]
 
 
 def test_the_command_by_its_module() -> None:

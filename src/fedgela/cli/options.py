@@ -44,23 +44,30 @@ Set = Annotated[
 # keys of an experiment that have options of their own
 KEYS: dict[str, Any] = {
     "algorithm": Annotated[str | None, typer.Option(help="a method's name")],
-    "dataset": Annotated[str | None, typer.Option(help="a name, a folder, an .npz, .parquet or .csv file")],
+    "dataset": Annotated[
+        str | None, typer.Option(help="data: a name, a folder, an .npz, .parquet or .csv file")
+    ],
     "data_dir": DataDir,
     "model": Annotated[
         str | None, typer.Option(help="a name, hf:ID of the hub, or your own as package.module:Net")
     ],
     "pretrained": Annotated[
-        bool | None, typer.Option("--pretrained/--no-pretrained", help="weights of a hub's model")
+        bool | None,
+        typer.Option("--pretrained/--no-pretrained", help="start from the weights of a hub's model, or not"),
     ],
-    "partition": Annotated[str | None, typer.Option(help="dirichlet:BETA, classes:C, iid or natural")],
+    "partition": Annotated[
+        str | None, typer.Option(help="who holds what: dirichlet:BETA, classes:C, iid or natural")
+    ],
     "clients": Annotated[int | None, typer.Option(help="number of clients, N")],
     "sample": Annotated[int | None, typer.Option(help="clients that train in a round, K")],
-    "rounds": Annotated[int | None, typer.Option()],
+    "rounds": Annotated[int | None, typer.Option(help="rounds, T")],
     "epochs": Epochs,
-    "batch_size": Annotated[int | None, typer.Option()],
-    "lr": Annotated[float | None, typer.Option("--lr")],
+    "batch_size": Annotated[int | None, typer.Option(help="samples of a batch, B")],
+    "lr": Annotated[float | None, typer.Option("--lr", help="learning rate of local training")],
     "device": Device,
-    "engine": Annotated[str | None, typer.Option(help="auto, lanes, eager or flower-simulation")],
+    "engine": Annotated[
+        str | None, typer.Option(help="what trains: auto, lanes, eager or flower-simulation")
+    ],
     "track": Annotated[
         str | None, typer.Option(help="measured every evaluated round, by comma: angles, collapse, gradients")
     ],

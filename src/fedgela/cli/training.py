@@ -53,7 +53,10 @@ def run(
     _print_result(result, out)
 
 
-def resume(folder: Annotated[Path, typer.Argument(metavar="DIR")], tensorboard: TensorBoard = None) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the folder of a run, or of its seeds")],
+    tensorboard: TensorBoard = None,
+) -> None:
     """Continue a run after any interruption; it ends as if it had never been interrupted."""
     from fedgela.progress import training_view
     from fedgela.runs import resume as resume_run
@@ -150,7 +153,7 @@ def burden(
     context: typer.Context,
     config: Config = None,
     algorithms: Algorithms = "all",
-    repetitions: Annotated[int, typer.Option(min=1)] = 5,
+    repetitions: Annotated[int, typer.Option(min=1, help="how often each method is timed")] = 5,
     out: Annotated[Path | None, typer.Option("--out", help="a JSON file to write")] = None,
 ) -> None:
     """Measure what each method costs a client: time, and parameters held, kept and sent."""

@@ -163,7 +163,9 @@ def site(
 def run(
     context: typer.Context,
     folder: Folder,
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="an experiment in TOML, less its data")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="the run's folder; by default in DIR/runs")
     ] = None,
@@ -173,18 +175,22 @@ def run(
     test_data: Annotated[
         str | None, typer.Option(help="the server's own data, whose test part GA is measured on")
     ] = None,
-    min_sites: Annotated[int, typer.Option(min=1, help="without which no round begins")] = 1,
+    min_sites: Annotated[int, typer.Option(min=1, help="sites without which no round begins")] = 1,
     round_seconds: Annotated[
-        float, typer.Option(help="after which a round goes on without a site")
+        float, typer.Option(help="seconds after which a round goes on without a site")
     ] = ROUND_SECONDS,
-    wait_seconds: Annotated[float, typer.Option(help="that missing sites are waited for")] = WAIT_SECONDS,
+    wait_seconds: Annotated[
+        float, typer.Option(help="seconds that missing sites are waited for")
+    ] = WAIT_SECONDS,
     wire: Annotated[str, typer.Option(help="how weights travel: fp32, bf16 or fp16")] = "fp32",
     dp_noise: Annotated[
         float, typer.Option(min=0, help="differential privacy of sites: noise by clip; 0 is off")
     ] = 0.0,
     dp_clip: Annotated[float, typer.Option(help="the length that a site's change is cut to")] = 1.0,
     dp_delta: Annotated[float, typer.Option(help="at which epsilon is told")] = 1e-5,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key of the config")
+    ] = None,
 ) -> None:
     """Train on the sites that are connected; the run's folder is like a local run's."""
     from fedgela.flower import require_flower
@@ -286,7 +292,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="a new folder for the federation and its run")] = Path(
         "federation-demo"
     ),
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds, T")] = 5,
     algorithm: Annotated[str, typer.Option(help="a method's name")] = "fedgela",
 ) -> None:
     """All of it on this machine: a server and three sites with two digits each, TLS and keys on."""
