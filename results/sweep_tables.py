@@ -350,8 +350,9 @@ def keys() -> str:
     cells = []
     for name, field in Experiment.model_fields.items():
         definition = re.search(rf"^    {name}: (?:.*\n(?!    \w+:|\n))*.*", source, re.MULTILINE)
-        note = re.search(r"  # (.*)", definition[0]) if definition else None
+        found = re.search(r"  # (.*)", definition[0]) if definition else None
+        note = found[1].replace("None: ", "") if found else ""  # TOML has no None: the key is left out
         default = "fedgela" if name == "algorithm" else field.default
         value = default if isinstance(default, str) else json.dumps(default)  # as TOML has it
-        cells.append([f"`{name}`", "–" if default is None else f"`{value}`", note[1] if note else ""])
+        cells.append([f"`{name}`", "–" if default is None else f"`{value}`", note])
     return table(["key", "default", "what it is"], cells)

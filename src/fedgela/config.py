@@ -148,26 +148,28 @@ class Experiment(BaseModel):
         "digits"  # a name, a folder, an .npz, .parquet or .csv file
     )
     data_dir: str | None = None  # where NAME.npz files lie; None: FEDGELA_DATA, or the cache
-    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # of decoded images; None: by the data
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None  # side of decoded images, pixels; None: 32
     unreadable: Literal["error", "skip"] = "error"  # images that cannot be read: error, or skip
     augment: bool | None = None  # whether training images are augmented; None: cifar100's only
-    partition: Annotated[str, _checked_by(Scheme.parse)] | None = None  # None: natural, else dirichlet:0.1
-    clients: Count | None = None  # N; None: 10, or all natural clients
-    min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client, for dirichlet; None: one batch
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # held out to stand in for the test sets
+    partition: Annotated[str, _checked_by(Scheme.parse)] | None = (
+        None  # who holds what (below); None: natural where the data has clients, else dirichlet:0.1
+    )
+    clients: Count | None = None  # number of clients, N; None: 10, or all natural ones
+    min_samples: Annotated[int, Field(ge=0)] | None = None  # of a client (dirichlet); None: one batch
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share held out to stand in for the test sets
 
     # the model
     model: str | None = None  # a name, hf:ID, or your own as package.module:Net; None: by the data
     pretrained: bool = True  # models of the hub only: start from its weights
     weights: Annotated[str, Field(min_length=1)] | None = None  # .safetensors of a backbone, or a hub folder
-    batchnorm: Policy = "averaged"  # or local (FedBN), or group: GroupNorm in its place
-    projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d; None: 84 up to 84 classes
+    batchnorm: Policy = "averaged"  # averaged, local (FedBN), or group: GroupNorm in its place
+    projection: Annotated[int, Field(ge=1, le=65536)] | None = None  # d, of features; None: 84 up to C = 84
 
     # the round
-    sample: Count | None = None  # K clients a round; None: all
-    rounds: Count = 50  # T
-    epochs: Count = 10  # E, local epochs a round
-    batch_size: Count = 100  # B
+    sample: Count | None = None  # clients that train in a round, K; None: all
+    rounds: Count = 50  # rounds, T
+    epochs: Count = 10  # local epochs a round, E
+    batch_size: Count = 100  # samples of a batch, B
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # of local training: sgd, adam or adamw
     lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of local training
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of SGD; zero at the start of every local round
@@ -177,28 +179,30 @@ class Experiment(BaseModel):
         "constant"  # of lr over rounds: cosine, exponential:GAMMA, step:EVERY:GAMMA
     )
     server_lr: Annotated[float, Field(gt=0)] = 1.0  # factor of the averaged change
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # FedAvgM
-    server_average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # GA is of an average over rounds; 0 is off
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # momentum of the averaged change (FedAvgM)
+    server_average: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # weight of the rounds before in the averaged global model, which GA is of; 0 is off
+    )
 
     # what is measured and kept
-    eval_every: Count = 1  # rounds; the last is always evaluated
-    finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # of the global model, for PA
-    checkpoint_every: Count | None = None  # rounds; None: at most a tenth of the time goes into checkpoints
-    track: tuple[str, ...] = ()  # at evaluated rounds: angles, collapse, gradients; a list, or by comma
+    eval_every: Count = 1  # rounds from one evaluation to the next; the last is always evaluated
+    finetune_epochs: Annotated[int, Field(ge=0, le=10**6)] = 10  # fine-tuning of the global model, for PA
+    checkpoint_every: Count | None = None  # rounds between two; None: so that a tenth of the time is enough
+    track: tuple[str, ...] = ()  # measured beside, at evaluated rounds: angles, collapse, gradients
     tensorboard: bool = False  # events of every round in the run's folder
 
     # chance and hardware
-    seed: Seed = 0  # of everything that is drawn
-    partition_seed: Seed | None = None  # of the split among clients; None: the seed
-    device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; a GPU where there is one
+    seed: Seed = 0  # seed of everything that is drawn
+    partition_seed: Seed | None = None  # seed of the split among clients; None: the seed
+    device: Annotated[str, Field(min_length=1)] = "auto"  # cpu, cuda, cuda:1; auto: a GPU where there is one
     engine: Literal["auto", "lanes", "eager", "flower-simulation"] = (
-        "auto"  # eager: one client after another, plain PyTorch; flower-simulation: Flower on Ray
+        "auto"  # lanes; eager: one client after another, plain PyTorch; flower-simulation: Flower on Ray
     )
-    lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # side by side; None: by model and machine
-    width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in a lane; None: by model
+    lanes: Annotated[int, Field(ge=1, le=1024)] | None = None  # groups side by side; None: by model, machine
+    width: Annotated[int, Field(ge=1, le=64)] | None = None  # clients in lockstep in one; None: by model
     compile: bool | None = None  # torch.compile; None: on a GPU, where it pays
-    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; None: on a GPU bf16 unless recurrent
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of the CPU; None: by the model
+    precision: Literal["bf16", "fp32"] | None = None  # of the backbone; None: bf16 on a GPU (recurrent: fp32)
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # threads of the CPU; None: by the model
 
     algorithm: Annotated[
         SkipValidation[FedAvg], PlainSerializer(_algorithm_table, return_type=dict[str, Any])
