@@ -31,8 +31,8 @@ def _no_wait_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture
-def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls `fedgela` with these arguments in this process."""
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call the command line in this process: (exit code, stdout, stderr)."""
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])

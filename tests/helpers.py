@@ -25,7 +25,6 @@ from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.federation import make_federation
-from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.listener import Listener
 from fedgela.models import Backbone, Net, State
@@ -37,6 +36,7 @@ from fedgela.training import Optimiser
 
 Cli = Callable[..., tuple[int, str, str]]  # exit code, stdout and stderr of a command
 CLASSES = 4
+Cli = Callable[..., tuple[int, str, str]]  # arguments -> exit code, stdout, stderr
 TIMES = {"seconds", "training_seconds"}  # of a round: no two are the same
 FSYNC = os.fsync  # before conftest.py spares the tests its time
 
@@ -143,6 +143,47 @@ def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
+
+
+class Cutting(Listener):
+    """Ctrl-C at the end of a round, before its checkpoint."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def round(self, record: Record) -> None:
+        if record["round"] == self.at:
+            raise KeyboardInterrupt
+
+
+def run_cut(experiment: Experiment, folder: Path, at: int) -> None:
+    """A run that Ctrl-C ends at the end of a round, before its checkpoint."""
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, folder, Cutting(at))
+
+
+def interrupt_at(patch: pytest.MonkeyPatch, round: int) -> None:
+    """Ctrl-C when the round after this one begins, or else the measuring of the final models."""
+    step = Server.step
+
+    def stepping(server: Server, progress: Progress) -> Record:
+        if progress.round == round:
+            raise KeyboardInterrupt
+        return step(server, progress)
+
+    def finishing(server: Server, progress: Progress) -> Record:
+        raise KeyboardInterrupt
+
+    patch.setattr(Server, "step", stepping)
+    patch.setattr(Server, "finish", finishing)
+
+
+def run_interrupted(experiment: Experiment, folder: Path, after: int) -> None:
+    """A run that Ctrl-C ends after so many rounds, each with its checkpoint if it is to have one."""
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(patch, after)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, folder)
 
 
 # -- commands in a process of their own ------------------------------------------------------------
@@ -348,58 +389,3 @@ def gradients(algorithm: FedAvg, net: Net, batch: tuple[Tensor, Tensor], client:
     net = copy.deepcopy(net)
     algorithm.loss(net, *batch, client).mean().backward()
     return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in net.named_parameters()}
-
-
-__all__ = [
-    "CLASSES",
-    "SMALL_C",
-    "SMALL_D",
-    "TIMES",
-    "Notes",
-    "Recording",
-    "UserError",
-    "Weights",
-    "assert_follows",
-    "assert_same_run",
-    "ce_by_hand",
-    "doubled",
-    "features_by_hand",
-    "federation_of",
-    "gradients",
-    "linear",
-    "listing",
-    "logits_by_hand",
-    "metrics_of",
-    "outcome_of",
-    "play",
-    "same",
-    "serve",
-    "slope",
-    "small_batch",
-    "small_net",
-    "snapshot",
-    "softmax_by_hand",
-    "start_command",
-    "tiny",
-    "tiny_arrays",
-    "tiny_dataset",
-    "tiny_npz",
-    "tiny_table",
-    "watch_updates",
-    "weights_of",
-]
-
-
-def run_interrupted(experiment: Experiment, folder: Path, after: int) -> None:
-    """Ctrl-C after a round."""
-    step = Server.step
-
-    def stopping(server: Server, progress: Progress) -> Record:
-        if progress.round == after:
-            raise KeyboardInterrupt
-        return step(server, progress)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "step", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            run(experiment, folder)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedgela import burden, cli
+from fedgela import burden
 from fedgela.algorithms import Update
 from fedgela.burden import lines, measure
 from fedgela.resolve import resolve
 from fedgela.server import Server
 from fedgela.training import Outcome
-from helpers import tiny
+from helpers import Cli, tiny
 
 
 def test_parameters_held_kept_and_sent(npz: Path) -> None:
@@ -61,21 +61,17 @@ def test_the_time_is_of_training_and_of_the_update(npz: Path, monkeypatch: pytes
     assert sorted(sent) == [0, 1, 2, 3]
 
 
-def test_the_command_prints_a_table_and_writes_json(
-    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_table_and_writes_json(npz: Path, tmp_path: Path, command: Cli) -> None:
     out = tmp_path / "new" / "burden.json"
-    command = f"fedgela burden --algorithms fedavg,fedgela --dataset {npz} --partition classes:2 --clients 4"
-    monkeypatch.setattr("sys.argv", [*command.split(), "--epochs", "1", "--out", str(out)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 0
-    assert "| fedgela |" in capsys.readouterr().out
+    small = f"--dataset {npz} --partition classes:2 --clients 4 --epochs 1".split()
+    code, printed, _ = command("burden", "--algorithms", "fedavg,fedgela", *small, "--out", out)
+    assert code == 0
+    assert "| fedgela |" in printed
     assert [row["method"] for row in json.loads(out.read_text())] == ["fedavg", "fedgela"]
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_measured(
-    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Cli
 ) -> None:
     monkeypatch.setattr(burden, "measure", pytest.fail)
     for out, words in (
@@ -83,11 +79,8 @@ def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_measured(
         (npz / "b.json", "is a file, not a folder"),
         ("/proc/nowhere/b.json", "cannot be written to"),  # not even by root
     ):
-        monkeypatch.setattr("sys.argv", f"fedgela burden --dataset {npz} --out {out}".split())
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        told = capsys.readouterr().err
-        assert stop.value.code == 2 and told.startswith("fedgela: --out: ") and words in told
+        code, _, told = command("burden", "--dataset", npz, "--out", out)
+        assert code == 2 and told.startswith("fedgela: --out: ") and words in told
         assert len(told.splitlines()) == 1
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,25 +22,15 @@ from typer.core import TyperArgument
 
 import fedgela
 from fedgela import cli
-from helpers import listing, tiny_arrays, tiny_table
-
-Cli = Callable[..., tuple[int, str, str]]
+from helpers import Cli, listing, tiny_arrays, tiny_table
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Call the command line in this process: (exit code, stdout, stderr)."""
+def command(command: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in an empty folder, without any data."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDGELA_DATA", str(tmp_path / "data"))
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return command
 
 
 @pytest.fixture

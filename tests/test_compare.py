@@ -18,13 +18,14 @@ from fedgela.algorithms import ALGORITHMS
 from fedgela.algorithms.fedgela import FedGE, FedGELA
 from fedgela.compare import compare, experiments_of
 from fedgela.data import load_dataset
+from fedgela.errors import UserError
 from fedgela.progress import PlainView
 from fedgela.runfolder import SEVERAL
 from fedgela.runs import RunFolder
 from fedgela.seeds import run_seeds
 from fedgela.tables import Comparison
 from fedgela.tune import tune
-from helpers import UserError, listing, tiny, tiny_table
+from helpers import listing, tiny, tiny_table
 
 
 @pytest.fixture

@@ -314,9 +314,10 @@ def test_the_heat_map_is_white_where_a_client_lacks_a_class() -> None:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
+def command(command: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`fedgela inspect` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return partial(command_line, "inspect")
+    return partial(command, "inspect")
 
 
 SPLIT = ("--partition", "classes:2", "--clients", "4", "--batch-size", "5")

@@ -13,13 +13,14 @@ from rich.console import Console
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
+from fedgela.errors import UserError
 from fedgela.evaluation import best_and_last
 from fedgela.files import read_tensors
 from fedgela.progress import PlainView
 from fedgela.runs import RunFolder
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
-from helpers import Notes, UserError, listing, metrics_of, outcome_of, tiny, tiny_arrays
+from helpers import Notes, listing, metrics_of, outcome_of, tiny, tiny_arrays
 
 
 @pytest.fixture

@@ -4,21 +4,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
 
-from fedgela import cli, runs
+from fedgela import runs
 from fedgela.compare import compare, experiments_of
 from fedgela.config import parse_experiment
-from fedgela.evaluation import Record
-from fedgela.listener import Listener
+from fedgela.errors import UserError
 from fedgela.progress import PlainView
 from fedgela.resolve import resolve
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.tensorboard import tag_of
-from helpers import Notes, UserError, outcome_of, start_command, tiny, tiny_table
+from helpers import Cli, Cutting, Notes, outcome_of, run_cut, start_command, tiny, tiny_table
 
 pytest.importorskip("tensorboard")
 from rich.console import Console
@@ -43,20 +41,6 @@ def expected_of(run: Path) -> Scalars:
             if isinstance(value, int | float) and key != "round":
                 scalars.setdefault(tag_of(key), []).append((record["round"], pytest.approx(value, rel=1e-6)))
     return scalars
-
-
-class Stop(Listener):
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def round(self, record: Record) -> None:
-        if record["round"] == self.after:
-            raise KeyboardInterrupt
-
-
-def interrupted(experiment: Any, folder: Path, after: int) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(experiment, folder, Stop(after))
 
 
 def test_every_number_of_every_round_is_there(npz: Path, tmp_path: Path) -> None:
@@ -93,9 +77,9 @@ def test_events_change_nothing_else(npz: Path, tmp_path: Path) -> None:
 def test_a_resumed_run_has_every_round_once(npz: Path, tmp_path: Path) -> None:
     """Rounds 3 to 5 are run again: the checkpoint is older than the interruption."""
     out = tmp_path / "run"
-    interrupted(tiny(npz, rounds=7, checkpoint_every=2, tensorboard=True), out, after=5)
+    run_cut(tiny(npz, rounds=7, checkpoint_every=2, tensorboard=True), out, at=5)
     assert [step for step, _ in events_of(out)["accuracy/GA"]] == [1, 2, 3, 4, 5]
-    interrupted_again = Stop(6)
+    interrupted_again = Cutting(6)
     with pytest.raises(KeyboardInterrupt):
         runs.resume(out, interrupted_again)
     runs.resume(out)
@@ -127,19 +111,19 @@ def lines_of(run: Path) -> int:
 
 def test_events_can_begin_when_a_run_is_resumed(npz: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    interrupted(tiny(npz), out, after=2)
+    run_cut(tiny(npz), out, at=2)
     runs.resume(out, tensorboard=True)
     assert events_of(out) == expected_of(out)  # from the first round on
 
     later = tmp_path / "later"
-    interrupted(tiny(npz), later, after=1)
+    run_cut(tiny(npz), later, at=1)
     with pytest.raises(KeyboardInterrupt):
-        runs.resume(later, Stop(2), tensorboard=True)
+        runs.resume(later, Cutting(2), tensorboard=True)
     runs.resume(later)  # what began it goes on with it
     assert events_of(later) == expected_of(later)
 
     off = tmp_path / "off"
-    interrupted(tiny(npz, tensorboard=True), off, after=2)
+    run_cut(tiny(npz, tensorboard=True), off, at=2)
     runs.resume(off, tensorboard=False)
     assert [step for step, _ in events_of(off)["accuracy/GA"]] == [1, 2]
 
@@ -167,15 +151,12 @@ def test_comparisons_and_seeds_have_events_too(npz: Path, tmp_path: Path) -> Non
     assert events_of(tmp_path / "seeds/seed-0") == expected_of(tmp_path / "seeds/seed-0")
 
 
-def test_flags_of_run_compare_and_resume(npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_run_compare_and_resume(npz: Path, tmp_path: Path, command: Cli) -> None:
     config = tmp_path / "config.toml"
     config.write_text(tomli_w.dumps(tiny_table(npz, rounds=2)))
 
     def call(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code
+        assert command(*arguments)[0] == 0
 
     both = ("--track", "angles,gradients", "--tensorboard")
     call("run", config, "--out", tmp_path / "run", *both)

@@ -16,16 +16,16 @@ from fedgela.algorithms import ALGORITHMS
 from fedgela.algorithms.fedgela import Head
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data.federation import Federation, make_federation
+from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.geometry import phi
-from fedgela.listener import Listener
 from fedgela.measures import neural_collapse
 from fedgela.models import Net, State
 from fedgela.resolve import resolve
 from fedgela.rounds import Progress
 from fedgela.server import Server
 from fedgela.tracking import MOST, OF_CLIENTS, balanced, samples_a_class
-from helpers import TIMES, Recording, UserError, metrics_of, outcome_of, play, same, serve, tiny
+from helpers import TIMES, Recording, metrics_of, outcome_of, play, run_cut, same, serve, tiny
 
 ALL = ("angles", "collapse", "gradients")
 COLLAPSE = ("nc1", "nc1_relative", "nc2_means", "nc2_classifier", "nc3", "nc4")
@@ -204,14 +204,7 @@ def test_a_model_without_finite_numbers_gives_none(npz: Path) -> None:
 def test_a_resumed_run_tracks_as_if_it_had_never_been_interrupted(npz: Path, tmp_path: Path) -> None:
     experiment = tiny(npz, track=ALL, rounds=3, checkpoint_every=2)
     runs.run(experiment, tmp_path / "whole")
-
-    class Stop(Listener):
-        def round(self, record: Record) -> None:
-            if record["round"] == 3:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(experiment, tmp_path / "cut", Stop())
+    run_cut(experiment, tmp_path / "cut", at=3)
     runs.resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
     assert '"nc4_clients"' in metrics_of(tmp_path / "cut")

@@ -13,7 +13,6 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedgela import cli
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.compare import experiments_of
 from fedgela.config import Experiment, read_toml
@@ -23,7 +22,7 @@ from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run_or_resume
 from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, left_out, tune
-from helpers import serve, tiny, tiny_table
+from helpers import Cli, serve, tiny, tiny_table
 
 
 def search(npz: Path, out: Path, names: list[str], trials: int = 3, **changes: object) -> dict[str, Trial]:
@@ -166,17 +165,13 @@ def test_other_learning_rates_are_tried_with_the_runs_own_options() -> None:
     ]
 
 
-def test_what_is_left_out_is_told(
-    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_told(npz: Path, tmp_path: Path, command: Cli) -> None:
     config = tmp_path / "config.toml"
     config.write_text(tomli_w.dumps(tiny_table(npz, algorithm={}, rounds=1)))
     names = ["--algorithms", "fedavg,moon,fedproto", "--trials", "4"]
-    monkeypatch.setattr("sys.argv", ["fedgela", "tune", str(config), *names, "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 0
-    assert "of which fedavg tries 4: moon 4 and 1, fedproto 0 and 1\n" in capsys.readouterr().err
+    code, _, told = command("tune", config, *names, "--out", tmp_path / "out")
+    assert code == 0
+    assert "of which fedavg tries 4: moon 4 and 1, fedproto 0 and 1\n" in told
 
 
 def test_trials_of_another_order_are_not_taken_for_these(npz: Path, tmp_path: Path) -> None:
@@ -279,7 +274,7 @@ def test_runs_that_fail_or_are_skipped_count_as_ended(
 
 
 def test_a_search_with_a_failed_trial_ends_with_an_error_code(
-    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Cli
 ) -> None:
     def failing(experiment: Experiment, folder: Path, view: PlainView) -> Record:
         if "trial-2" in folder.parts:
@@ -289,12 +284,11 @@ def test_a_search_with_a_failed_trial_ends_with_an_error_code(
     monkeypatch.setattr("fedgela.tune.run_or_resume", failing)
     config = tmp_path / "config.toml"
     config.write_text(tomli_w.dumps(tiny_table(npz, algorithm="fedavg")))
-    arguments = [str(config), "--algorithms", "fedavg", "--trials", "3", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["fedgela", "tune", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 1
-    assert "1 of 3 trials failed, and were not chosen from" in capsys.readouterr().err
+    code, _, told = command(
+        "tune", config, "--algorithms", "fedavg", "--trials", 3, "--out", tmp_path / "out"
+    )
+    assert code == 1
+    assert "1 of 3 trials failed, and were not chosen from" in told
     assert "(fedavg 2)" in (tmp_path / "out/tuned.toml").read_text()
 
 
@@ -310,14 +304,10 @@ def test_a_search_has_its_folder_for_itself(npz: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--by", "luck"], ["--validation", "1.5"], ["--validation", "0"], ["--trials", "99"]]
 )
-def test_bad_options_end_in_one_line(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("sys.argv", ["fedgela", "tune", "--out", str(tmp_path / "out"), *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_bad_options_end_in_one_line(arguments: list[str], command: Cli, tmp_path: Path) -> None:
+    code, _, told = command("tune", "--out", tmp_path / "out", *arguments)
+    assert code == 2
+    assert told.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

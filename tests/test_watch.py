@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,16 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedgela import cli, runs, watch, watch_view
+from fedgela import runs, watch, watch_view
 from fedgela.compare import compare, experiments_of
+from fedgela.errors import UserError
 from fedgela.flower.terms import TERMS
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds
 from fedgela.watch import Watcher
 from fedgela.watch_view import sparkline, to_rich, to_text
-from helpers import UserError, listing, start_command, tiny, tiny_table
-
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+from helpers import Cli, listing, start_command, tiny, tiny_table
 
 
 @pytest.fixture(scope="module")

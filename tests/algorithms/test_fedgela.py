@@ -157,7 +157,7 @@ def test_the_global_model_is_the_plain_etf_and_the_personal_one_phi_times_it() -
 
 @pytest.mark.parametrize("phi", ["power:1", "power:0.5", "exp"])
 @pytest.mark.parametrize("name", ["fedgela", "fedla"])
-def test_forms_computed_on_the_client_share_nothing(npz: Path, name: str, phi: str) -> None:
+def test_forms_computed_on_the_client_share_nothing(name: str, phi: str) -> None:
     method = ALGORITHMS[name](phi=phi)
     assert method.shares() is None
     assert method.statistics(torch.tensor([COUNTS])) == {}

@@ -64,7 +64,7 @@ def test_loss_and_step(strength: tuple[float, float]) -> None:
     net = small_net(method).float()  # a step's draws are float32
     x, y = small_batch(LABELS)
     extra = method.initial_extra(SMALL_D, SMALL_C, 0)
-    extra["G/layers.1.running_mean"] += 0.2  # a client only listens: these count, not its batch's
+    extra["G/layers.1.running_mean"] += 0.2  # clients do not train G: these count, not their batch's
     draw = torch.tensor(1234)
     client = {**extra, "strength": torch.tensor(strength), "draw": draw}
     y_any = (uniform(draw, 0, (8,)) * SMALL_C).long()
@@ -75,14 +75,14 @@ def test_loss_and_step(strength: tuple[float, float]) -> None:
     def reference(w: Weights, fixed: Weights) -> np.ndarray:
         logits = linear(w, "head", features_by_hand(w, x))
         z_any = generate_by_hand(G, eps_any, y_any.tolist(), training=False)
-        told = ce_by_hand(linear(w, "head", z_any), y_any).mean()
+        ce_generated = ce_by_hand(linear(w, "head", z_any), y_any).mean()
         # KL(softmax h(G(y)) || softmax f(x)), its target without gradient
-        heard = linear(fixed, "head", generate_by_hand(G, eps, y.tolist(), training=False))
-        listening = []
-        for mine, target in zip(logits, heard, strict=True):
+        targets = linear(fixed, "head", generate_by_hand(G, eps, y.tolist(), training=False))
+        kl = []
+        for mine, target in zip(logits, targets, strict=True):
             q, p = softmax_by_hand(mine), softmax_by_hand(target)
-            listening.append(sum(p[c] * math.log(p[c] / q[c]) for c in range(SMALL_C)))
-        return ce_by_hand(logits, y) + 8 / len(y) * alpha * told + beta * np.array(listening)
+            kl.append(sum(p[c] * math.log(p[c] / q[c]) for c in range(SMALL_C)))
+        return ce_by_hand(logits, y) + 8 / len(y) * alpha * ce_generated + beta * np.array(kl)
 
     assert_follows(method, net, (x.float(), y), client, reference, rtol=1e-5, atol=1e-6)
 

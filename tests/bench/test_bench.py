@@ -14,13 +14,13 @@ from helpers import Cli
 
 
 def test_the_command_measures_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Cli
 ) -> None:
     """With a peer that is not installed: the others go on."""
     monkeypatch.setitem(ENGINES, "pfl", Engine("nobody:Pfl", ("no_such_module",), "pfl"))
     out = tmp_path / "bench.json"
     asked = "bench --workload digits --samples 200 --epochs 1 --repetitions 2 --engines plain,fedgela,pfl"
-    code, text, told = command_line(*asked.split(), "--device", "cpu", "--out", out)
+    code, text, told = command(*asked.split(), "--device", "cpu", "--out", out)
     assert code == 0, told
     assert "pfl is skipped: no_such_module not installed" in told
     assert "| fedgela" in text
@@ -51,10 +51,10 @@ def test_the_command_measures_prints_and_writes(
     ],
 )
 def test_mistakes_are_told_before_anything_is_measured(
-    arguments: list[str], told: str, tmp_path: Path, command_line: Cli
+    arguments: list[str], told: str, tmp_path: Path, command: Cli
 ) -> None:
     (tmp_path / "a-file").write_text("")
-    code, text, error = command_line("bench", *(argument.format(tmp_path=tmp_path) for argument in arguments))
+    code, text, error = command("bench", *(argument.format(tmp_path=tmp_path) for argument in arguments))
     assert (code, text) == (2, "") and told in error
 
 

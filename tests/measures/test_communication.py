@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedgela.algorithms import ALGORITHMS
 from fedgela.measures import (
@@ -34,8 +35,6 @@ def test_up_is_what_clients_send_and_down_what_the_server_holds(name: str, npz: 
 
 
 def test_what_a_method_says_of_itself_is_counted() -> None:
-    import torch
-
     model = {"backbone.w": torch.zeros(10), "head.classifier.weight": torch.zeros(3, 4), "n": torch.tensor(1)}
     counts = torch.tensor([5, 0, 2])
     fixed = traffic(ALGORITHMS["fedgela"](), model, counts, 4)

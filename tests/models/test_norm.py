@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from fedgela import models
 from fedgela.algorithms import ALGORITHMS
 from fedgela.errors import UserError
-from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State, batchnorm_entries, build_net
 from fedgela.models.norm import with_groupnorm
 from fedgela.runfolder import FolderStore, RunFolder
 from fedgela.runs import resume, run
 from fedgela.training import Job, Plan
-from helpers import Notes, outcome_of, play, same, serve, tiny, watch_updates
+from helpers import outcome_of, play, run_cut, same, serve, tiny, watch_updates
 
 IMAGES = InputSpec("image", (1, 16, 16))
 NORM = {
@@ -189,23 +188,12 @@ def test_the_best_model_is_fine_tuned_with_the_batchnorm_of_its_round(npz: Path,
             assert all(same(started[round][k], in_round[round][k]) for k in range(4)), round
 
 
-class Stop(Exception):
-    pass
-
-
-class Cut(Notes):
-    def round(self, record: Record) -> None:
-        if record["round"] == 3:
-            raise Stop
-
-
 @pytest.mark.parametrize("policy", ["local", "group"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_runs_and_resumes(npz: Path, tmp_path: Path, name: str, policy: str) -> None:
     experiment = tiny(npz, model="norm", algorithm=name, batchnorm=policy, sample=2, rounds=4)
     run(experiment, tmp_path / "whole")
-    with pytest.raises(Stop):
-        run(experiment, tmp_path / "cut", Cut())
+    run_cut(experiment, tmp_path / "cut", at=3)
     resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "whole") == outcome_of(tmp_path / "cut")
 

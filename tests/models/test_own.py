@@ -15,7 +15,7 @@ from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Net, build_net
 from fedgela.runs import resume, run
-from helpers import Notes, outcome_of, serve, tiny
+from helpers import outcome_of, run_cut, serve, tiny
 
 NETS = """
 import random
@@ -331,23 +331,11 @@ def test_what_is_no_path_is_an_unknown_model(name: str) -> None:
         parse_experiment({"model": name})
 
 
-class Stop(Exception):
-    pass
-
-
-class Cut(Notes):
-    def round(self, record: Record) -> None:
-        if record["round"] == 3:
-            raise Stop
-
-
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedgela", "moon", "fedrep"])
 def test_it_trains_and_resumes_dropout_included(npz: Path, tmp_path: Path, algorithm: str) -> None:
     experiment = tiny(npz, model="own_nets_of_a_test:TakesNothing", algorithm=algorithm, rounds=3)
     run(experiment, tmp_path / "whole")
-
-    with pytest.raises(Stop):
-        run(experiment, tmp_path / "cut", Cut())
+    run_cut(experiment, tmp_path / "cut", at=3)
     torch.manual_seed(5)  # of no consequence: a net's draws are addressed
     resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "whole") == outcome_of(tmp_path / "cut")

@@ -13,9 +13,10 @@ from helpers import Cli
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
+def command(command: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return command_line
+    return command
 
 
 def test_a_file_is_written_where_one_is(command: Cli, made_run: Callable[..., Path], tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ QUICK = ["--set", "min_samples=0", "--set", "engine=eager", "--set", "threads=1"
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
+def command(command: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`fedgela reproduce` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return partial(command_line, "reproduce")
+    return partial(command, "reproduce")
 
 
 MISTAKES = {

@@ -17,13 +17,14 @@ FIGURES = ("adapted_structure", "global_convergence", "local_convergence", "mino
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, command_line: Cli) -> Cli:
+def command(command: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`fedgela theory` of small problems."""
     peeled = checks.PeeledSetting(
         C=4, d=5, per_class=2, counts=(20, 5, 2, 1), majority=2, ratios=(1, 10), E_Ws=(2.0, 5.0)
     )
     small = checks.Settings(peeled, SMALL)
     monkeypatch.setattr(checks, "Settings", lambda: small)
-    return partial(command_line, "theory")
+    return partial(command, "theory")
 
 
 def test_everything_into_a_folder(command: Cli, tmp_path: Path) -> None:
