@@ -44,8 +44,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
     "prior, E_W 30": {"name": "own_methods:PriorETF", "E_W": 30.0},
 }
-
-
 KEYS = ("dataset", "partition", "method", "seed")
 
 

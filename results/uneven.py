@@ -22,6 +22,8 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
+import prior  # noqa: E402
+
 from fedgela.config import Experiment, parse_experiment  # noqa: E402
 from fedgela.data import Federation  # noqa: E402
 from fedgela.deploy.predictor import data_of, predictor_of  # noqa: E402
@@ -50,15 +52,9 @@ PLACES: dict[str, tuple[dict[str, Any], tuple[str, ...], range]] = {
         range(106, 107),
     ),
 }
-METHODS: dict[str, dict[str, Any]] = {
-    "fedavg": {"name": "fedavg"},
-    "fedge, E_W 30": {"name": "fedge", "E_W": 30.0},
-    "fedgela, power:1, E_W 3": {"name": "fedgela", "E_W": 3.0},
-    "fedgela, power:0.5, E_W 10": {"name": "fedgela", "phi": "power:0.5"},
-    "fedgela, even, E_W 3": {"name": "fedgela", "phi": "even", "E_W": 3.0},
-    "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
+METHODS = {
+    label: algorithm for label, algorithm in prior.METHODS.items() if label not in ("fedrod", "prior, E_W 30")
 }
-KEYS = ("dataset", "partition", "method", "seed")
 
 
 def long_tailed_digits(path: Path) -> None:
@@ -92,7 +88,7 @@ def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
 def main() -> None:
     out = Path(sys.argv[1])
     rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    done = {tuple(row[key] for key in KEYS) for row in rows}
+    done = {tuple(row[key] for key in prior.KEYS) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         digits = Path(folder) / "digits_long_tail.npz"
         long_tailed_digits(digits)
@@ -111,7 +107,7 @@ def main() -> None:
                 place = Path(folder) / f"{name}-{partition}-{seed}-{label}".replace(":", "-")
                 result = run(experiment, place)
                 figures = {key: round(result[key]["last"], 2) for key in ("GA", "GA_balanced", "PA")}
-                row = dict(zip(KEYS, (name, partition, label, seed), strict=True)) | {"equal": figures}
+                row = dict(zip(prior.KEYS, (name, partition, label, seed), strict=True)) | {"equal": figures}
                 if METHODS[label]["name"] == "fedgela":
                     mean = by_mean_lengths(place, experiment)
                     row["mean"] = {key: round(value, 2) for key, value in mean.items()}

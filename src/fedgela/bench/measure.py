@@ -113,7 +113,7 @@ def measure(
     """One workload. A contender that fails gets a row with its error, and the others go on."""
     resolved, federation = resolve(task.experiment)
     data = federation.data
-    net = initial_net(resolved, federation.data)
+    net = initial_net(resolved, data)
     flops = training_operations(net, federation)
     rows = {name: _empty_row(name, task, resolved.device, rounds) for name in engines}
     for row in rows.values():

@@ -84,10 +84,9 @@ def solve(
         new_H = into_ball(look_H - step_H * to_H, math.sqrt(E_H))
         new_W = into_ball(look_W - step_W * to_W, math.sqrt(E_W)) if learns_W else W
         uphill = _dot(look_H - new_H, new_H - H) + _dot(look_W - new_W, new_W - W) > 0
-        next_momentum = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
-        push = torch.where(uphill, 0.0, (momentum - 1) / next_momentum)
+        momentum, push = _accelerated(momentum, uphill)
         look_H, look_W = new_H + push * (new_H - H), new_W + push * (new_W - W)
-        H, W, momentum, taken = new_H, new_W, next_momentum, step + 1
+        H, W, taken = new_H, new_W, step + 1
         if taken % 50 == 0 or taken == STEPS:
             to_H, to_W = gradients(H, W, labels, weights)
             moved = (into_ball(H - step_H * to_H, math.sqrt(E_H)) - H).norm(dim=-1).max() / math.sqrt(E_H)
@@ -117,9 +116,9 @@ def best_features(labels: Tensor, W: Tensor, E_H: float, seed: int) -> tuple[Ten
     for _ in range(STEPS):
         new = into_ball(look - step * _log_loss_gradient(look, W, own), math.sqrt(E_H))
         uphill = ((look - new) * (new - H)).sum(dim=1, keepdim=True) > 0
-        next_momentum = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
-        look = new + torch.where(uphill, 0.0, (momentum - 1) / next_momentum) * (new - H)
-        H, momentum = new, next_momentum
+        momentum, push = _accelerated(momentum, uphill)
+        look = new + push * (new - H)
+        H = new
         moved = into_ball(H - step * _log_loss_gradient(H, W, own), math.sqrt(E_H)) - H
         residual = float(moved.norm(dim=1).max()) / math.sqrt(E_H)
         if residual < TOLERANCE:
@@ -133,6 +132,13 @@ def _log_loss_gradient(H: Tensor, W: Tensor, own: Tensor) -> Tensor:
     margin = others.logsumexp(dim=1, keepdim=True) - logits[own][:, None]  # CE = log(1 + e^margin)
     rate = torch.where(margin < -30, 1.0, margin.sigmoid() / torch.nn.functional.softplus(margin))
     return rate * (others.softmax(dim=1) @ W - own.double() @ W)
+
+
+def _accelerated(momentum: Tensor, uphill: Tensor) -> tuple[Tensor, Tensor]:
+    """Nesterov's next momentum, and by how much of the last step the next gradient is taken ahead; both start
+    anew where the last step went uphill."""
+    following = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
+    return following, torch.where(uphill, 0.0, (momentum - 1) / following)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

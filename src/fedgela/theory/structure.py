@@ -31,14 +31,23 @@ def local_features(
 
     `form` is Phi's: "power:1" FedGELA, "power:0" FedGE. `only_present` sums over C_k alone (Eq. 5).
     """
-    C = len(counts)
+    M = simplex_etf(d, len(counts), seed, torch.float64).T
+    return _features(counts, _adapted(counts, M, E_W, form), E_H, seed, only_present)
+
+
+def _adapted(counts: Sequence[int], M: Tensor, E_W: float, form: str) -> Tensor:
+    """Phi_k W of the ETF M, [C, d]."""
     lengths = phi(torch.tensor(counts), form).double()
-    W = lengths[:, None] * math.sqrt(E_W) * simplex_etf(d, C, seed, torch.float64).T  # [C, d]
-    present = [c for c in range(C) if counts[c] > 0]
-    labels = torch.tensor(present)
+    return lengths[:, None] * math.sqrt(E_W) * M
+
+
+def _features(
+    counts: Sequence[int], W: Tensor, E_H: float, seed: int, only_present: bool
+) -> tuple[Tensor, float]:
+    present = [c for c, n in enumerate(counts) if n > 0]
     if only_present:
-        W, labels = W[present], torch.arange(len(present))
-    return best_features(labels, W, E_H, seed)
+        return best_features(torch.arange(len(present)), W[present], E_H, seed)
+    return best_features(torch.tensor(present), W, E_H, seed)
 
 
 def predicted_cosine(C: int, m: int, E_W: float, E_H: float, only_present: bool) -> float:
@@ -122,11 +131,8 @@ class Plane:
 def plane(title: str, counts: Sequence[int], E_W: float, E_H: float, form: str, only_present: bool) -> Plane:
     angles = torch.tensor([90.0, 210.0, 330.0], dtype=torch.float64).deg2rad()
     M = torch.stack([angles.cos(), angles.sin()], dim=1)  # the simplex ETF of 3 classes lies in a plane
-    lengths = phi(torch.tensor(counts), form).double()
-    W = lengths[:, None] * math.sqrt(E_W) * M
-    present = [c for c in range(3) if counts[c] > 0]
-    shown, labels = (W[present], torch.arange(len(present))) if only_present else (W, torch.tensor(present))
-    H, _ = best_features(labels, shown, E_H, 0)
+    W = _adapted(counts, M, E_W, form)
+    H, _ = _features(counts, W, E_H, 0, only_present)
     turn = (torch.arange(DIRECTIONS, dtype=torch.float64) + 0.5) * 2 * math.pi / DIRECTIONS
     logits = torch.stack([turn.cos(), turn.sin()], dim=1) @ W.T
     absent = torch.tensor([n == 0 for n in counts]) & only_present
