@@ -17,8 +17,8 @@ def stripped(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def together(named: Mapping[str, Sequence[str]], numbered: Sequence[str] = ()) -> tuple[str, ...]:
-    """One list of the class names that sites have; the classes of those `numbered` have none. A UserError
-    where the sites cannot mean the same by them."""
+    """One list of the class names that sites have, `named` by site; sites among the `numbered` have numbers
+    for classes instead of names. A UserError where the sites cannot mean the same by them."""
     advice = "name classes alike everywhere, or make the federation with --classes"
     if len(numbered) == len(named):
         return tuple(str(c) for c in range(1 + max(int(name) for names in named.values() for name in names)))

@@ -104,7 +104,7 @@ def resume(federation: FederationFolder, out: Path, listener: Listener, **change
 
 
 def _check(terms: Terms) -> None:
-    """Also of numbers that are none: NaN is in no range."""
+    """A UserError where a term is out of its range, as NaN always is."""
     everybody = len(terms.sites)
     for holds, option, range_, found in (
         (1 <= terms.min_sites <= everybody, "min-sites", f"from 1 to all {everybody}", terms.min_sites),
@@ -120,7 +120,7 @@ def _check(terms: Terms) -> None:
 
 
 def _check_agreed(folder: RunFolder) -> None:
-    """Only a run that has begun has it."""
+    """A UserError where a run has begun, but what its sites agreed on is missing or damaged."""
     path = folder.path / AGREED
     if not folder.exists():
         return

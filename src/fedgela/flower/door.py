@@ -14,7 +14,8 @@ KNOCK_SECONDS = 1.0
 
 @contextlib.contextmanager
 def opened() -> Iterator[tuple[socket.socket, Path]]:
-    """In a new folder, which nobody else can enter. What killed processes have left is removed."""
+    """A socket that listens, and its path, in a new folder that nobody else can enter. What killed processes
+    have left is removed first."""
     parent = _parent()
     _sweep(parent)
     with (

@@ -296,9 +296,8 @@ class FederatedServer(Server):
         record = super().finish(measured)
         if record and self.faults:
             record["faults"] = self.faults
-        self.federation.test_counts[progress.visited == 0] = (
-            0  # who never trained has no accuracy, rather than 0 %
-        )
+        # who never trained has no accuracy, rather than 0 %
+        self.federation.test_counts[progress.visited == 0] = 0
         return record
 
     def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None: ...  # they stay on the sites

@@ -59,7 +59,7 @@ class FederationFolder:
         return self.server / "keys" / f"{site}.pub"
 
     def listens_at(self, bind: str) -> None:
-        """For commands on the server's machine, which are other processes."""
+        """Keep where the server listens, for commands on its machine, which are other processes."""
         write_atomically(self.server / LISTENS, bind)
 
     @property

@@ -1,4 +1,4 @@
-"""Rows of bytes through a socket, each after its length."""
+"""Rows of bytes through a socket, each preceded by its length."""
 
 import socket
 

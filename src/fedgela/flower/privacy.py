@@ -102,7 +102,7 @@ class Releases:
             self.count = int(json.loads(path.read_text())["noisy_models"])
 
     def one_more(self, round: int) -> None:
-        """For this round, which has at least as many."""
+        """Counts one for this round. There are at least as many as rounds, whatever the file has said."""
         self.count = max(self.count + 1, round)
         if self.path is not None:
             write_json(self.path, {"noisy_models": self.count})

@@ -51,7 +51,7 @@ class SiteServer(Server):
         self.scorer: SiteScorer = SiteScorer(self.algorithm, self.federation, self.engine, self.own_norm)
 
     def shared_of_visit(self, visit: Visit, round: int) -> State:
-        """As a local run has figures by class: of evaluated rounds."""
+        """The visit's figures by class, in rounds that are evaluated, as a local run has them."""
         if not self._evaluates(round) or visit.right is None:
             return {}
         shared = {"loss_sum": visit.loss_sum, "loss_count": visit.loss_count, "right": visit.right}

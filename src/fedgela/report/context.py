@@ -1,4 +1,4 @@
-"""What sections are made of, and made from."""
+"""A section of the report, and what the functions that make sections are given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Context:
-    """What sections are made from."""
+    """What the sections on one setting are made from."""
 
     setting: Setting
     styles: dict[str, Style]
@@ -56,5 +56,5 @@ class Context:
 
 
 def file_name(label: str) -> str:
-    """A label as a file may be called."""
+    """A label as the name of a file: other characters than letters, digits and -_.= become dashes."""
     return "".join(ch if ch.isalnum() or ch in "-_.=" else "-" for ch in label).strip("-.") or "run"

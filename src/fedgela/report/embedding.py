@@ -31,8 +31,8 @@ def embed(h: Tensor, y: Tensor, W: Tensor, kind: Kind) -> Plane:
 
 
 def _pca(h: Tensor, y: Tensor, W: Tensor) -> Plane:
-    """The two directions in which the features vary most. Vectors are drawn from the features' mean, all
-    unit vectors on one scale: how long an arrow is tells how much of its direction lies in the plane."""
+    """The two directions in which the features vary most. Of every classifier vector only the direction is
+    shown, from the features' mean: the longer an arrow, the more of its direction lies in the plane."""
     centred = h - h.mean(dim=0)
     _, s, V = torch.linalg.svd(centred, full_matrices=False)
     axes = V[:2].T
@@ -53,7 +53,8 @@ def _pca(h: Tensor, y: Tensor, W: Tensor) -> Plane:
 
 
 def _tsne(h: Tensor, y: Tensor, W: Tensor) -> Plane:
-    """Neighbours by angle stay neighbours. The classifier's vectors are points like any feature."""
+    """Features at small angles to each other lie close together. The classifier's vectors are placed as if
+    they were features."""
     from sklearn.manifold import TSNE
 
     has_length = W.norm(dim=1) > 0

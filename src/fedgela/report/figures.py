@@ -20,7 +20,7 @@ Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
 
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
 COLOURED_UP_TO = 20  # classes that all have a colour in a picture of features
-FLAT = 0.02  # of a target: what curves around it differ by less is not blown up
+FLAT = 0.02  # of a target: smaller differences around it are not stretched to fill the picture
 
 
 def curves(
@@ -197,7 +197,7 @@ def client_dots(
 
 
 def _beside(values: Sequence[float]) -> Floats:
-    """Small steps up and down, so that equal values do not hide each other: the same on every day."""
+    """Steps up and down by which equal values are drawn apart, so that they do not hide each other."""
     seen: dict[float, int] = {}
     steps = []
     for value in values:

@@ -54,7 +54,7 @@ def what_was_run(c: Context) -> Section:
 
 
 def _never_measured(c: Context) -> list[str]:
-    """Classes that GA leaves out, where it is known by class."""
+    """Classes that no entry's GA by class has a figure of; none where no entry has GA by class."""
     by_class = [entry.last_by_class("GA_by_class") for entry in c.setting.entries]
     C = max(map(len, by_class))
     unknown = [cls for cls in range(C) if all(GA[cls] is None for GA in by_class if len(GA) == C)]
@@ -62,7 +62,8 @@ def _never_measured(c: Context) -> list[str]:
 
 
 def _never_trained_on(c: Context) -> list[str]:
-    """Classes that nobody can have learned, where the data is here to tell."""
+    """Classes that only test sets have, so that nobody can have learned them; none where the data is not
+    here to tell."""
     if c.federation is None or c.setting.sites is not None:
         return []
     names = c.class_names(c.federation.data.classes)
@@ -117,7 +118,7 @@ def results(c: Context) -> Section:
 
 
 def _differs(entry: Entry, metric: str) -> bool:
-    """Whether the mean over classes is another story than the one over samples."""
+    """Whether the mean over classes is a point or more from the one over samples, on any seed."""
     plain, balanced = (entry.values(name, "last") for name in (metric, f"{metric}_balanced"))
     return any(abs(balanced[seed] - plain[seed]) >= 1 for seed in plain.keys() & balanced.keys())
 

@@ -12,7 +12,7 @@ RECENT = 3  # rounds that the next one is judged by; the first round of a proces
 
 
 class OutOfBudget(Stopped):
-    """What comes next does not fit."""
+    """What comes next does not fit into what is left of the budget."""
 
 
 class Budget:
@@ -26,7 +26,8 @@ class Budget:
         return self.ends is None or time.monotonic() + seconds <= self.ends
 
     def require(self, seconds: float, what: str) -> None:
-        """What no command of this budget could ever do is an error: the same command would not go on."""
+        """OutOfBudget where too little time is left, so that the next command goes on; a UserError where the
+        whole budget is too small, since the next command could not go on either."""
         if not self.fits(0):
             raise OutOfBudget(f"the budget is spent before {what}")
         if self.seconds is not None and seconds > self.seconds:

@@ -26,7 +26,8 @@ PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's bu
 
 
 def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | None = None) -> Entry:
-    """`variant` says what differs in the data; without, what the ledger says of the same data holds."""
+    """`variant` says what differs in the data from what the paper names; without it, what the lines that are
+    `held` already say of the same data holds."""
     folder = RunFolder(path)
     result, experiment = folder.result(), folder.experiment()
     if result is None:
@@ -64,7 +65,8 @@ def entry_of_measurement(
     seconds: float,
     variant: str | None = None,
 ) -> Entry:
-    """Of what is no training run: a method's burden, or who holds what. The experiment is a resolved one."""
+    """The line of a cell that is no training run: a method's burden, or who holds what. `experiment` is
+    resolved."""
     kind: Kind = "burden" if cell.measures == "burden" else "partition"
     return Entry(
         **_common(cell, experiment),
@@ -80,6 +82,7 @@ def entry_of_measurement(
 
 
 def _shows(cell: Cell, angles: Mapping[str, Any]) -> bool:
+    """Whether a run that recorded these angles has what the cell is about."""
     return cell.measures != "angles" or all(name in angles for name in cell.metrics)
 
 

@@ -82,8 +82,9 @@ def _images(
 
 
 def _text(rng: np.random.Generator, roles: int) -> Arrays:
-    """One window of a role to train on, and one to test on; what is said between is too short for any, but
-    makes the last fifth of a role's words its test."""
+    """Of every role one window of text to train on and one to test on, a line each. The lines between are too
+    short for a window; they make the last line fall into the last fifth of the role's text, which is its test
+    part."""
     letters = np.frombuffer(LETTERS.replace("\n", "").replace(" ", "").encode(), dtype=np.uint8)
     lengths = np.tile([LENGTH + 1, LENGTH, LENGTH, LENGTH, 3, LENGTH + 1], roles)
     return {
