@@ -1,5 +1,7 @@
 """What saved models tell: accuracy by class, confusion, features in the plane, neural collapse at the end."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -26,6 +28,16 @@ from fedgela.report.saved_models import (
 FEATURED = 4  # entries whose models are looked into
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the models of an entry's first run answer."""
+
+    whole: Answers | None = None  # the global model's
+    own: Answers | None = None  # of one client's own model
+    client: int | None = None
+    whose: str = ""  # that client in words
+
+
 def of_models(c: Context) -> list[Section]:
     by_class = Section("By class", _accuracy_by_class(c))
     features = Section("Features")
@@ -33,29 +45,14 @@ def of_models(c: Context) -> list[Section]:
     of_clients: list[Picture] = []
     collapse: list[list[str]] = []
     for entry in featured(c.setting):
-        run, federation = entry.first, c.federation_of(entry)
-        if federation is None or len(federation.data.y_test) == 0:
-            continue
-        if run.sites is not None and run.experiment.batchnorm == "local":
-            continue  # the global model has no BatchNorm that was ever trained: it stays on the sites
-        try:
-            client = chosen_client(run, federation)
-            whole = ask_global(run, federation) if global_file(run) else None
-            own = ask_client(run, federation, client) if client is not None else None
-        except UserError as error:
-            c.note(first_line(error))
-            continue
-        if not all(a.h.isfinite().all() for a in (whole, own) if a is not None):
-            c.note(f"{run.path}: the features are no finite numbers: no pictures of its models")
-            continue
-        if whole is not None:
-            by_class.parts.append(_confusion(c, entry, whole))
-            of_server.append(_plane(c, entry, whole, "the global model", "global"))
-            collapse.append([entry.label, *_collapse_cells(whole)])
-        if own is not None:
-            names = client_names(run.experiment, federation)
-            whose = f"client {client}" + (f" ({names[client]})" if names and client is not None else "")
-            of_clients.append(_plane(c, entry, own, f"{whose}'s own model", f"client-{client}"))
+        asked = _asked(c, entry)
+        if asked.whole is not None:
+            by_class.parts.append(_confusion(c, entry, asked.whole))
+            of_server.append(_plane(c, entry, asked.whole, "the global model", "global"))
+            collapse.append([entry.label, *_collapse_cells(asked.whole)])
+        if asked.own is not None:
+            whose = f"{asked.whose}'s own model"
+            of_clients.append(_plane(c, entry, asked.own, whose, f"client-{asked.client}"))
     if of_server or of_clients:
         features.parts += [paragraph(_features_note(c), "note"), *of_server]
     if of_clients:
@@ -70,6 +67,29 @@ def of_models(c: Context) -> list[Section]:
         )
         features.parts.append(Grid(head, collapse, note, title="Neural collapse at the end"))
     return [by_class, features]
+
+
+def _asked(c: Context, entry: Entry) -> Asked:
+    """Nothing where there are no models or no test samples, or where they cannot be asked, which is noted."""
+    run, federation = entry.first, c.federation_of(entry)
+    if federation is None or len(federation.data.y_test) == 0:
+        return Asked()
+    if run.sites is not None and run.experiment.batchnorm == "local":
+        return Asked()  # the global model has no BatchNorm that was ever trained: it stays on the sites
+    client, own, whose = chosen_client(run, federation), None, ""
+    try:
+        whole = ask_global(run, federation) if global_file(run) else None
+        if client is not None:
+            own = ask_client(run, federation, client)
+            names = client_names(run.experiment, federation)
+            whose = f"client {client}" + (f" ({names[client]})" if names else "")
+    except UserError as error:
+        c.note(first_line(error))
+        return Asked()
+    if not all(answers.h.isfinite().all() for answers in (whole, own) if answers is not None):
+        c.note(f"{run.path}: the features are no finite numbers: no pictures of its models")
+        return Asked()
+    return Asked(whole, own, client, whose)
 
 
 def _collapse_cells(answers: Answers) -> list[str]:
