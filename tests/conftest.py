@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedgela import cli
+from fedgela import cli, models
 from fedgela.data.dataset import Dataset, make_dataset
-from helpers import Cli, tiny_arrays, tiny_npz
+from helpers import Cli, NormBackbone, tiny_arrays, tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
@@ -87,3 +87,9 @@ def sample_numbers() -> Callable[[torch.Tensor], list[int]]:
         return (256 * high + low).tolist()
 
     return numbers
+
+
+@pytest.fixture
+def norm_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`model = "norm"`: a net with BatchNorm."""
+    monkeypatch.setitem(models.BACKBONES, "norm", NormBackbone)

@@ -26,6 +26,7 @@ from fedgela.data import Federation
 from fedgela.data.dataset import Dataset, make_dataset
 from fedgela.data.federation import make_federation
 from fedgela.evaluation import Record
+from fedgela.inputs import InputSpec
 from fedgela.listener import Listener
 from fedgela.models import Backbone, Net, State
 from fedgela.resolve import resolve
@@ -92,6 +93,18 @@ def tiny_table(npz: Path, **changes: Any) -> dict[str, Any]:
 
 def tiny(npz: Path, **changes: Any) -> Experiment:
     return parse_experiment(tiny_table(npz, **changes))
+
+
+class NormBackbone(Backbone):
+    """A body with BatchNorm, as a ResNet has, in milliseconds."""
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__(width=6)
+        self.flat = nn.Linear(math.prod(spec.shape), 6)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.flat(x.flatten(1))))
 
 
 def serve(experiment: Experiment) -> Server:

@@ -21,7 +21,37 @@ from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
-from helpers import Notes, interrupt_at, listing, outcome_of, run_interrupted, start_command, tiny, tiny_table
+from fedgela.saving import Saver
+from fedgela.server import Server
+from helpers import Notes, listing, outcome_of, start_command, tiny, tiny_table
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_at(patch: pytest.MonkeyPatch, round: int) -> None:
+    """Let `round` rounds pass; in the next step, or else at the end, the process is as good as killed: what
+    is not on its way to the disk by then does not get there."""
+    step = Server.step
+
+    def killed(*_: Any) -> Any:
+        patch.setattr(Saver, "save", lambda saver: None)
+        raise Killed
+
+    def stepping(server: Server, progress: Any) -> Any:
+        return killed() if progress.round == round else step(server, progress)
+
+    patch.setattr(Server, "step", stepping)
+    patch.setattr(Server, "finish", killed)
+
+
+def run_killed(experiment: Any, folder: Path, after: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, after)
+        with pytest.raises(Killed):
+            runs.run(experiment, folder)
+
 
 # -- killed processes ------------------------------------------------------------------------------
 
@@ -127,7 +157,7 @@ def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
     runs.run(experiment, tmp_path / "whole")
     for round in range(5):
         folder = tmp_path / str(round)
-        run_interrupted(experiment, folder, round)
+        run_killed(experiment, folder, round)
         listener = Notes()
         runs.resume(folder, listener)
         assert listener.began_at == round - round % 2
@@ -142,11 +172,11 @@ def test_a_run_interrupted_in_every_round_still_ends_the_same(
 ) -> None:
     experiment = tiny(npz, sample=2, rounds=4, **changes)
     runs.run(experiment, tmp_path / "whole")
-    run_interrupted(experiment, tmp_path / "cut", 0)
+    run_killed(experiment, tmp_path / "cut", 0)
     for round in range(1, 5):
         with pytest.MonkeyPatch.context() as patch:
-            interrupt_at(patch, round)
-            with pytest.raises(KeyboardInterrupt):
+            kill_at(patch, round)
+            with pytest.raises(Killed):
                 runs.resume(tmp_path / "cut")
     runs.resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
@@ -155,7 +185,7 @@ def test_a_run_interrupted_in_every_round_still_ends_the_same(
 def test_models_of_an_interrupted_end_are_replaced(npz: Path, tmp_path: Path) -> None:
     experiment = tiny(npz)
     runs.run(experiment, tmp_path / "whole")
-    run_interrupted(experiment, tmp_path / "cut", 3)
+    run_killed(experiment, tmp_path / "cut", 3)
     (tmp_path / "cut/models/global-best.0123456789abcdef.safetensors").write_text("of a killed process")
     runs.resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
@@ -225,7 +255,7 @@ def damaged_experiment(npz: Path) -> Any:
 @pytest.fixture
 def cut(npz: Path, tmp_path: Path) -> Path:
     """A run that was interrupted after round 4: checkpoints of rounds 3 and 4."""
-    run_interrupted(damaged_experiment(npz), tmp_path / "run", 4)
+    run_killed(damaged_experiment(npz), tmp_path / "run", 4)
     return tmp_path / "run"
 
 
@@ -281,7 +311,7 @@ def test_a_key_that_a_later_version_gives_a_method_counts_as_its_default(npz: Pa
 
 
 def test_a_run_whose_learning_rates_are_those_of_its_length_keeps_it(npz: Path, tmp_path: Path) -> None:
-    run_interrupted(tiny(npz, rounds=4, schedule="cosine"), tmp_path, 3)
+    run_killed(tiny(npz, rounds=4, schedule="cosine"), tmp_path, 3)
     config = tmp_path / "config.toml"
     config.write_text(config.read_text().replace("rounds = 4", "rounds = 8"))
     with pytest.raises(UserError, match="rounds is 8 now, and was 4 when the run began"):

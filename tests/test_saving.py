@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import pytest
 import torch
 
 from fedgela import runs
+from fedgela.algorithms import ALGORITHMS
 from fedgela.evaluation import Record
 from fedgela.files import read_entries, read_tensors
-from fedgela.listener import Listener, Stopped
+from fedgela.listener import Listener
 from fedgela.models import State
 from fedgela.resolve import resolve
 from fedgela.runfolder import METRICS, FolderStore, RunFolder, Snapshot
 from fedgela.saving import Saver
 from fedgela.server import Server
-from helpers import Notes, outcome_of, play, serve, tiny
+from helpers import Notes, outcome_of, play, same, serve, tiny
 
 SECONDS = 20.0  # far more than anything here takes
 
@@ -63,12 +65,14 @@ def test_by_default_a_tenth_of_the_time_at_most_goes_into_checkpoints(
         assert written.wait(SECONDS)
 
     monkeypatch.setattr(RunFolder, "save", save_when_told)
+    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
     monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
     monkeypatch.setattr("fedgela.saving.HELD", 100)
     store = FolderStore(tmp_path)
     with Saver(RunFolder(tmp_path), store, None, pytest.fail) as saver:
         assert saver.is_due(1)
-        saver.save(None, 0.0, "", {})  # type: ignore[arg-type]
+        saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+        saver.save()
         assert begun.wait(SECONDS)
         now = 1002.0
         assert not saver.is_due(2)  # it is still being written
@@ -85,7 +89,63 @@ def test_by_default_a_tenth_of_the_time_at_most_goes_into_checkpoints(
         assert saver.is_due(5)
 
 
-def test_the_checkpoints_of_the_default_are_as_good_as_others(npz: Path, tmp_path: Path) -> None:
+class Stopped(Exception):
+    pass
+
+
+# what a run is doing in its sixth round when it is interrupted
+MOMENTS = {
+    "training": (Server, "visits"),
+    "averaging": (Server, "_aggregate"),  # the clients' models of this round are kept by then
+    "evaluating": (Server, "_evaluate"),
+    "writing metrics": (RunFolder, "append"),
+    "looking at a checkpoint": (Saver, "is_due"),
+    "making a checkpoint": (RunFolder, "snapshot"),
+    "handing it over": (ThreadPoolExecutor, "submit"),
+}
+
+
+@pytest.mark.usefixtures("norm_net")
+@pytest.mark.parametrize("every", [None, 3, 100])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_that_is_interrupted_loses_the_round_that_goes_on_and_no_other(
+    npz: Path, tmp_path: Path, moment: str, every: int | None
+) -> None:
+    experiment = tiny(npz, model="norm", algorithm="moon", batchnorm="local", sample=2, rounds=8)
+    experiment = experiment.with_(checkpoint_every=every)
+    runs.run(experiment, tmp_path / "whole")
+    place, name = MOMENTS[moment]
+    work, steps = getattr(place, name), Server.step
+    progress: list[Any] = []
+    interrupted = False
+
+    def stepping(server: Server, now: Any) -> Any:
+        progress.append(now)
+        return steps(server, now)
+
+    def interrupt(*arguments: Any) -> Any:
+        nonlocal interrupted
+        if progress and progress[-1].round >= 6 and not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt
+        return work(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedgela.saving.SPARING", 1e9)  # the first checkpoint by default is the only one
+        patch.setattr(Server, "step", stepping)
+        patch.setattr(place, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(experiment, tmp_path / "cut")
+    rounds = len((tmp_path / "cut" / METRICS).read_text().splitlines())
+    listener = Notes()
+    runs.resume(tmp_path / "cut", listener)
+    assert listener.began_at == rounds >= 5
+    cut, whole = outcome_of(tmp_path / "cut"), outcome_of(tmp_path / "whole")
+    del cut["clients"], whole["clients"]  # which checkpoint the last but one is differs
+    assert cut == whole
+
+
+def test_what_ends_a_run_after_a_round_costs_nothing(npz: Path, tmp_path: Path) -> None:
     class Stop(Listener):
         def round(self, record: Record) -> None:
             if record["round"] == 5:
@@ -98,10 +158,30 @@ def test_the_checkpoints_of_the_default_are_as_good_as_others(npz: Path, tmp_pat
     listener = Notes()
     runs.resume(tmp_path / "cut", listener)
     assert listener.began_at == 5  # where it was stopped
-    assert (tmp_path / "cut/clients").is_dir()
     cut, whole = outcome_of(tmp_path / "cut"), outcome_of(tmp_path / "whole")
     del cut["clients"], whole["clients"]  # which checkpoint the last but one is, time tells
     assert cut == whole
+
+
+@pytest.mark.usefixtures("norm_net")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_round_leaves_what_was_reached_before_as_it_is(npz: Path, tmp_path: Path, algorithm: str) -> None:
+    experiment = tiny(
+        npz, model="norm", algorithm=algorithm, batchnorm="local", sample=2, server_momentum=0.5
+    )
+    folder, store = RunFolder(tmp_path), FolderStore(tmp_path / "clients")
+    server = Server(*resolve(experiment), store)
+    progress = server.begin()
+    folder.append(server.step(progress))
+    for _ in range(4):
+        reached = folder.reached(progress, store, 0.0, "", {})
+        before = folder.snapshot(reached, FolderStore(tmp_path))
+        folder.append(server.step(progress))
+        after = folder.snapshot(reached, FolderStore(tmp_path))
+        assert after.note == before.note
+        assert same(after.tensors, before.tensors)
+        assert after.clients.keys() == before.clients.keys()
+        assert all(same(after.clients[k], before.clients[k]) for k in before.clients)
 
 
 @pytest.mark.parametrize("algorithm", ["fedgela", "fedrep", "fedproto", "moon"])
@@ -111,7 +191,8 @@ def test_a_visit_reads_what_it_needs_of_a_model_on_disk(
     experiment = tiny(npz, algorithm=algorithm, rounds=3)
     _, expected = play(serve(experiment))
     folder = RunFolder(tmp_path)
-    server = Server(*resolve(experiment), FolderStore(folder.clients))
+    store = FolderStore(folder.clients)
+    server = Server(*resolve(experiment), store)
     folder.create(server.experiment)
     read: list[set[str]] = []
 
@@ -130,8 +211,8 @@ def test_a_visit_reads_what_it_needs_of_a_model_on_disk(
     for _ in range(3):
         records.append(server.step(progress))
         folder.append(records[-1])
-        snapshot = folder.snapshot(progress, server.store, 0.0, "", {})  # type: ignore[arg-type]
-        folder.save(snapshot, server.store)  # type: ignore[arg-type]
+        reached = folder.reached(progress, store, 0.0, "", {})
+        folder.save(folder.snapshot(reached, store), store)
     for record in (*records, *expected):
         del record["seconds"], record["training_seconds"]
     assert records == expected
@@ -161,10 +242,12 @@ def test_a_full_disk_ends_the_run_before_the_next_checkpoint_is_due(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunFolder, "save", full)
+    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
     monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
     saver = Saver(RunFolder(tmp_path), FolderStore(tmp_path), every, pytest.fail)
     saver._took = 60.0  # of the one before
-    saver.save(None, 0.0, "", {})  # type: ignore[arg-type]
+    saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+    saver.save()
     with pytest.raises(OSError, match="No space left"):
         for _ in range(int(SECONDS / 0.01)):
             assert not saver.is_due(7)
@@ -184,7 +267,7 @@ def test_a_run_that_is_stopped_waits_for_its_checkpoint(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopping(Listener):
-        def saved(self, round: int) -> None:
+        def round(self, record: Record) -> None:
             raise KeyboardInterrupt
 
     save = RunFolder.save
@@ -204,7 +287,7 @@ def test_a_full_disk_does_not_hide_why_a_run_ended(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopping(Notes):
-        def saved(self, round: int) -> None:
+        def round(self, record: Record) -> None:
             raise KeyboardInterrupt
 
     def full(*_: Any) -> None:
@@ -228,7 +311,7 @@ def test_what_a_checkpoint_is_to_hold_does_not_change_with_the_run(tmp_path: Pat
     store.put(0, {"w": torch.zeros(3)})
     model = store.get(0)
     assert model is not None
-    snapshot = folder.snapshot(progress, store, 0.0, "", {})
+    snapshot = folder.snapshot(folder.reached(progress, store, 0.0, "", {}), store)
     for tensor in (progress.visited, *progress.server.model.values(), model["w"]):
         tensor.fill_(-1)
     assert torch.equal(snapshot.clients[0]["w"], torch.zeros(3))

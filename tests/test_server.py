@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgela import models
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.evaluation import Record
-from fedgela.inputs import InputSpec
-from fedgela.models import Backbone, State
+from fedgela.models import State
 from fedgela.resolve import resolve, worth_knowing
 from fedgela.server import Server
 from fedgela.training import Plan, Question
@@ -282,23 +280,6 @@ def test_evaluating_less_often_changes_no_figure(npz: Path, name: str) -> None:
 
 
 # -- aggregation -----------------------------------------------------------------------------------
-
-
-class NormBackbone(Backbone):
-    """A body with BatchNorm, as a ResNet has, in milliseconds."""
-
-    def __init__(self, spec: InputSpec) -> None:
-        super().__init__(width=6)
-        self.flat = nn.Linear(math.prod(spec.shape), 6)
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.flat(x.flatten(1))))
-
-
-@pytest.fixture
-def norm_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.BACKBONES, "norm", NormBackbone)
 
 
 @pytest.mark.usefixtures("norm_net")

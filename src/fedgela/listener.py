@@ -4,10 +4,6 @@ from fedgela.config import Experiment
 from fedgela.evaluation import Record
 
 
-class Stopped(Exception):
-    """Raised by a listener after a round, to end the run there."""
-
-
 class Listener:
     """Is told how a run goes, and does nothing with it: derived classes override what they care about."""
 
@@ -15,10 +11,7 @@ class Listener:
         """The run begins, or goes on after `done` rounds."""
 
     def round(self, record: Record) -> None:
-        """A round has ended. Where this raises Stopped, the run ends after a checkpoint of that round."""
-
-    def saved(self, round: int) -> None:
-        """A checkpoint is being written. A run that ends now waits for it, and loses nothing."""
+        """A round has ended. What is done by then is kept, whatever this raises."""
 
     def finishing(self) -> None:
         """The last round is over; fine-tuned models are about to be measured."""
@@ -42,9 +35,6 @@ class Relay(Listener):
 
     def round(self, record: Record) -> None:
         self.passes_to.round(record)
-
-    def saved(self, round: int) -> None:
-        self.passes_to.saved(round)
 
     def finishing(self) -> None:
         self.passes_to.finishing()

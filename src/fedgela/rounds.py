@@ -1,7 +1,7 @@
 """What a run carries from round to round, and what comes back from a client."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -67,6 +67,12 @@ class Progress:
             else torch.lerp(before[name], value, newest)
             for name, value in self.server.model.items()
         }
+
+    def held(self) -> "Progress":
+        """A copy that later rounds leave as it is: they put other tensors into a model, but count on in the
+        tallies."""
+        tallies = {name: getattr(self, name).clone() for name in ("visited", "right", "right_on_union")}
+        return replace(self, **tallies, best_norms=dict(self.best_norms))
 
     def keep_best(self, GA: float | None) -> None:
         """Keep the global model of this round if its GA is higher than any before."""

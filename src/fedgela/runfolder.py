@@ -88,6 +88,18 @@ class FolderStore:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """Where a run stands after a round: what a checkpoint of it needs. The next round leaves it as it is."""
+
+    progress: Progress
+    changed: dict[int, State]  # the clients' models that no checkpoint has yet
+    metrics_bytes: int
+    seconds: float
+    data: str  # the data set's fingerprint
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What a checkpoint is to hold, copied so that the run can go on while it is written."""
 
@@ -185,10 +197,14 @@ class RunFolder:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
-    def snapshot(
+    def reached(
         self, progress: Progress, store: FolderStore, seconds: float, data: str, settings: dict[str, Any]
-    ) -> Snapshot:
-        server = progress.server
+    ) -> Reached:
+        size = (self.path / METRICS).stat().st_size
+        return Reached(progress.held(), dict(store.changed), size, seconds, data, settings)
+
+    def snapshot(self, reached: Reached, store: FolderStore) -> Snapshot:
+        progress, server = reached.progress, reached.progress.server
         groups = {"model": server.model, "extra": server.extra, "private": server.private}
         for name, model in (("best", progress.best_model), ("averaged", progress.averaged)):
             # a fixed ETF is the same in all, and the last round may be the best
@@ -200,7 +216,7 @@ class RunFolder:
         }
         groups["tally"] = {name: getattr(progress, name) for name in TALLIES}
         tensors = {f"{g}/{name}": value for g, s in groups.items() for name, value in s.items()}
-        metrics = (self.path / METRICS).read_bytes()
+        metrics = (self.path / METRICS).read_bytes()[: reached.metrics_bytes]
         note = {
             "round": progress.round,
             "best_round": progress.best_round,
@@ -208,12 +224,16 @@ class RunFolder:
             "averages": bool(progress.averaged),
             "metrics_bytes": len(metrics),
             "metrics_checksum": checksum(metrics),
-            "seconds": seconds,
-            "data": data,
-            "settings": settings,
+            "seconds": reached.seconds,
+            "data": reached.data,
+            "settings": reached.settings,
         }
-        clients = {client: _copied(model) for client, model in store.changed.items()}
-        store.changed, store.leaving = {}, clients
+        # with those of a snapshot that was never written: a run may be interrupted in here, too
+        clients = store.leaving | {client: _copied(model) for client, model in reached.changed.items()}
+        store.leaving = clients
+        store.changed = {
+            k: model for k, model in store.changed.items() if reached.changed.get(k) is not model
+        }
         return Snapshot(progress.round, _copied(tensors), note, clients)
 
     def save(self, snapshot: Snapshot, store: FolderStore) -> None:

@@ -15,7 +15,7 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record, diverged
 from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
-from fedgela.listener import Listener, Stopped
+from fedgela.listener import Listener
 from fedgela.memory import forget_peak, peak_memory
 from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
@@ -249,20 +249,13 @@ def _rounds_and_result(
         began = time.perf_counter()
         record = server.step(progress)
         folder.append(record)
-        stop: Stopped | None = None
-        try:
-            listener.round(record)
-        except Stopped as asked:
-            stop = asked
+        so_far = seconds + time.perf_counter() - began
+        saver.reached(progress, so_far, server.federation.data.fingerprint, _settings(server.experiment))
+        listener.round(record)
         if diverged(record):
             listener.note(f"round {progress.round}: the training loss is no finite number any more")
-        if stop or saver.is_due(progress.round) or progress.round == experiment.rounds:
-            so_far = seconds + time.perf_counter() - began
-            data = server.federation.data.fingerprint
-            saver.save(progress, so_far, data, _settings(server.experiment))
-            listener.saved(progress.round)
-        if stop:
-            raise stop
+        if saver.is_due(progress.round) or progress.round == experiment.rounds:
+            saver.save()
         seconds += time.perf_counter() - began
     listener.finishing()
     began = time.perf_counter()

@@ -2,20 +2,20 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any
 
 from fedgela.rounds import Progress
-from fedgela.runfolder import FolderStore, RunFolder, Snapshot
+from fedgela.runfolder import FolderStore, Reached, RunFolder, Snapshot
 
 SPARING = 10  # a checkpoint is due once so many times the seconds have passed that the last one took to write
 HELD = 2**30  # bytes of clients' models in memory from which a checkpoint is due in any case
 
 
 class Saver:
-    """Writes one checkpoint at a time. On leaving its context the last one is waited for; a run that is
-    killed before its checkpoint is complete is resumed from the one before."""
+    """Writes one checkpoint at a time. On leaving its context, for whatever reason, the last round that was
+    reached is written and waited for; a run that is killed is resumed from the last complete checkpoint."""
 
     def __init__(
         self, folder: RunFolder, store: FolderStore, every: int | None, note: Callable[[str], None]
@@ -24,6 +24,7 @@ class Saver:
         self.folder, self.store, self.every, self.note = folder, store, every, note
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
+        self._reached: Reached | None = None  # what no checkpoint has yet
         self._began = 0.0  # when the last checkpoint was begun, by the clock of `time.monotonic`
         self._took = 0.0
 
@@ -40,20 +41,31 @@ class Saver:
             return False
         return time.monotonic() - self._began >= SPARING * self._took
 
-    def save(self, progress: Progress, seconds: float, data: str, settings: dict[str, Any]) -> None:
+    def reached(self, progress: Progress, seconds: float, data: str, settings: dict[str, Any]) -> None:
+        """A round is over, with its metrics: a run that ends from here on goes on with the next one."""
+        self._reached = self.folder.reached(progress, self.store, seconds, data, settings)
+
+    def save(self) -> None:
+        """The last round that was reached, where no checkpoint has it yet."""
         self.wait()
-        self._began = time.monotonic()
-        snapshot = self.folder.snapshot(progress, self.store, seconds, data, settings)
-        self._writing = self._thread.submit(self._write, snapshot)
+        if self._reached is not None:
+            self._began = time.monotonic()
+            snapshot = self.folder.snapshot(self._reached, self.store)
+            self._writing = self._thread.submit(self._write, snapshot)
+            self._reached = None
 
     def _write(self, snapshot: Snapshot) -> None:
         self.folder.save(snapshot, self.store)
         self._took = time.monotonic() - self._began
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is written; raises an error of writing it."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
+        """Wait until the last checkpoint is written; raises an error of writing it. After one that failed no
+        other is written."""
+        if self._writing is not None:
+            wait([self._writing])  # may be interrupted: it is still being written then
+            writing, self._writing = self._writing, None
+            if writing.exception() is not None:
+                self._reached = None
             writing.result()
 
     def __enter__(self) -> "Saver":
@@ -64,6 +76,7 @@ class Saver:
     ) -> None:
         """An error that ended the run is raised before one of the last checkpoint, which is noted then."""
         try:
+            self.save()
             self.wait()
         except Exception as error:
             if reason is None or reason is error:

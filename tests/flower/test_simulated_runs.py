@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgela.evaluation import Record
 from fedgela.listener import Listener
 from fedgela.runs import resume, run
 from helpers import outcome_of, tiny
@@ -20,8 +21,8 @@ class Stopping(Listener):
     def __init__(self, round: int) -> None:
         self.at = round
 
-    def saved(self, round: int) -> None:
-        if round == self.at:
+    def round(self, record: Record) -> None:
+        if record["round"] == self.at:
             raise Stopped
 
 

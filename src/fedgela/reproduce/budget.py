@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
-from fedgela.listener import Listener, Relay, Stopped
+from fedgela.listener import Listener, Relay
 
 RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
 
 
-class OutOfBudget(Stopped):
+class OutOfBudget(Exception):
     """What comes next does not fit into what is left of the budget."""
 
 
