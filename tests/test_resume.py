@@ -318,6 +318,32 @@ def test_a_run_whose_learning_rates_are_those_of_its_length_keeps_it(npz: Path, 
         runs.resume(tmp_path)
 
 
+UNREADABLE: dict[str, Callable[[Path], Path]] = {
+    "checkpoint": lambda folder: checkpoint(folder, 1),
+    "client": client_of_both,
+    "metrics": lambda folder: folder / "metrics.jsonl",
+}
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_a_file_that_cannot_be_read_for_now_is_not_taken_for_damaged(
+    cut: Path, whole: dict[str, Any], file: str
+) -> None:
+    path = UNREADABLE[file](cut)
+    aside = path.rename(cut.parent / "aside")
+    path.symlink_to(path)  # which no system reads
+    there = sorted(cut.rglob("*"))
+    with pytest.raises(UserError, match=f"{path.name}: cannot be read .*\n.* or delete it"):
+        runs.resume(cut)
+    assert sorted(cut.rglob("*")) == there
+    path.unlink()
+    aside.rename(path)
+    listener = Notes()
+    runs.resume(cut, listener)
+    assert (listener.began_at, listener.notes) == (4, [])
+    assert outcome_of(cut) == whole
+
+
 BOTH: dict[str, Callable[[Path], object]] = {
     "both truncated": lambda folder: [truncate(checkpoint(folder, i)) for i in (0, 1)],
     "shared client flipped": lambda folder: flip(client_of_both(folder)),

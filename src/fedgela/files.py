@@ -108,7 +108,8 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], note: 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors and the note of a file that `write_tensors` wrote; ValueError if it has changed since."""
-    content = path.read_bytes()
+    with named(path):
+        content = path.read_bytes()
     if checksum(content) != path.name.split(".")[-2]:
         raise ValueError(f"{path.name} is truncated or altered: its checksum is wrong")
     header_bytes = int.from_bytes(content[:8], "little")

@@ -288,6 +288,7 @@ class RunFolder:
             try:
                 checkpoint = self._read_checkpoint(path, device)
             except DAMAGED as error:
+                _check_readable(error)
                 then = "trying the one before it"
                 if path == paths[-1]:
                     then = "no sound one is left: starting again from round 0"
@@ -315,7 +316,8 @@ class RunFolder:
     def _read_checkpoint(self, path: Path, device: torch.device) -> Checkpoint:
         tensors, text = read_tensors(path)
         note = json.loads(text)
-        with (self.path / METRICS).open("rb") as file:
+        metrics = self.path / METRICS
+        with named(metrics), metrics.open("rb") as file:
             if checksum(file.read(note["metrics_bytes"])) != note["metrics_checksum"]:
                 raise ValueError(f"{METRICS} is not what it was")
         clients = {int(k): name for k, name in note["clients"].items()}
@@ -376,6 +378,16 @@ def _taken(lock: IO[Any], kind: int, wait: float = 0.0) -> bool:
     except OSError:
         return False
     return True
+
+
+def _check_readable(error: Exception) -> None:
+    """A UserError where a file that may be sound cannot be read for now, as on a share that is away for a
+    while: to do without it would throw away what the run has done."""
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        raise UserError(
+            f"{error.filename}: cannot be read ({error.strerror})\n"
+            "go on when it can be; or delete it, and the run goes on from the checkpoint before it, if any"
+        ) from None
 
 
 def _read_note(path: Path) -> dict[str, Any]:

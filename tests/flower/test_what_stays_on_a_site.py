@@ -94,6 +94,20 @@ def test_a_site_that_lost_its_model_starts_anew_and_is_named(whole: Path) -> Non
     assert server.step(progress)["faults"] == {"east": "had lost its personal model, and started anew"}
 
 
+def test_a_site_that_cannot_read_its_model_for_now_keeps_it(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm="fedrep"))
+    server = played.server()
+    progress = server.begin()
+    server.step(progress)
+    (path,) = (whole.parent / "state-1" / "1").glob("round-000001.*")
+    aside = path.rename(whole.parent / "aside")
+    path.symlink_to(path)  # which no system reads
+    assert "OSError" in server.step(progress)["faults"]["east"]
+    path.unlink()
+    aside.rename(path)
+    assert "faults" not in server.step(progress)
+
+
 def test_a_site_whose_updates_are_refused_keeps_its_personal_model(whole: Path) -> None:
     played = Played(whole.parent, small(whole, algorithm="fedrep", rounds=9), whole)
     server = played.server()

@@ -29,7 +29,7 @@ class SiteStore:
         for path in self.folder.glob(f"round-{self.visited:06d}.*.safetensors"):
             try:
                 return read_tensors(path)[0]
-            except (OSError, ValueError):
+            except ValueError:  # what only cannot be read for now is not lost
                 path.rename(path.with_name(path.name + ".damaged"))
         self.lost = True
         return None
