@@ -8,8 +8,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
+from flwr.proto.control_pb2 import RegisterNodeRequest, RegisterNodeResponse
+from flwr.supercore.control import ControlHttpClient
+
+from fedgela.flower.link import Link
 from fedgela.flower.processes import is_listening
-from flower.real import Command, RealFederation, real_federation, until
+from flower.real import RealFederation, real_federation, until
 from flower.sites import HOLDINGS
 
 pytestmark = pytest.mark.federation
@@ -52,13 +56,9 @@ def nodes(federation: RealFederation) -> list[str]:
     return asked(federation, "SELECT name FROM node")
 
 
-def starting(federation: RealFederation) -> Command:
-    lose_database(federation)
-    return federation.command("server", federation.made.path, "--bind", federation.host)
-
-
 def test_a_server_that_is_killed_while_its_database_is_made_starts_again(federation: RealFederation) -> None:
-    server = starting(federation)
+    lose_database(federation)
+    server = federation.command("server", federation.made.path, "--bind", federation.host)
     until(lambda: asked(federation, "SELECT name FROM sqlite_master"), 60, lambda: f"tables: {server.said}")
     server.cut_power()
     assert not nodes(federation), "it was killed too late for this test"
@@ -66,12 +66,24 @@ def test_a_server_that_is_killed_while_its_database_is_made_starts_again(federat
     assert nodes(federation) == federation.names
 
 
-def test_a_server_that_is_killed_between_two_registrations_starts_again(federation: RealFederation) -> None:
-    server = starting(federation)
-    until(lambda: nodes(federation), 60, lambda: f"a first node: {server.said}")
-    server.kill()
-    until(lambda: not federation.answers, 60, lambda: "the end of the SuperLink")
-    assert 0 < len(nodes(federation)) < len(federation.names), "it was killed too late for this test"
+def test_a_server_that_ends_between_two_registrations_registers_the_others_when_it_starts(
+    federation: RealFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All through one connection: sites that wait for the server would not wait for a process each."""
+    lose_database(federation)
+    register = ControlHttpClient.RegisterNode
+    keys: list[str] = []
+
+    def ends_at_the_second(server: ControlHttpClient, request: RegisterNodeRequest) -> RegisterNodeResponse:
+        keys.append(request.name)
+        if len(keys) == 2:
+            raise KeyboardInterrupt
+        return register(server, request)
+
+    monkeypatch.setattr(ControlHttpClient, "RegisterNode", ends_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        Link(federation.made, federation.host)
+    assert nodes(federation) == federation.names[:1]
     federation.server()
     assert nodes(federation) == federation.names
 

@@ -1,11 +1,13 @@
 """Flower's control interface as the server's own machine uses it: commands, and which node is which site."""
 
+import contextlib
 import json
 import subprocess
+from collections.abc import Iterator
 
 import httpx
 import tomli_w
-from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 
 from fedgela.errors import UserError
@@ -48,27 +50,33 @@ def flwr(folder: FederationFolder, *arguments: str) -> dict[str, object]:
 
 
 def register(folder: FederationFolder) -> None:
-    """Tell Flower the keys that it does not know yet."""
+    """Tell Flower the keys that it does not know yet, all through one connection: a process of Flower's for
+    each would take minutes, and sites that wait for the server would have given up."""
     known = registered(folder).values()
-    for site, name in enumerate(folder.sites):
-        if site in known:
-            continue
-        key = folder.public_key(name)
-        answer = flwr(folder, "supernode", "register", str(key.resolve()), CONNECTION, "--name", name)
-        if not answer.get("success"):
-            raise UserError(f"{key}: Flower did not take this key: {answer.get('error-message')}")
+    with _asking(folder) as server:
+        for site, name in enumerate(folder.sites):
+            if site not in known:
+                key = public_key(folder.public_key(name))
+                server.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
 def registered(folder: FederationFolder) -> dict[int, int]:
     """Which site a node is, {node: site}, by its key. Flower's own list alone tells: a copy of it would go
     wrong with the first kill between the two. Its command for the list leaves the keys out."""
     sites = {public_key(folder.public_key(name)): site for site, name in enumerate(folder.sites)}
+    with _asking(folder) as server:
+        nodes = server.ListNodes(ListNodesRequest()).nodes_info
+    return {node.node_id: sites[node.public_key] for node in nodes if node.public_key in sites}
+
+
+@contextlib.contextmanager
+def _asking(folder: FederationFolder) -> Iterator[ControlHttpClient]:
+    """Flower's server, without its command line."""
     authority = (folder.server / "ca.crt").read_bytes()
     client = ControlHttpClient.from_server_address(folder.address, False, authority, [])
     try:
-        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+        yield client
     except httpx.HTTPError as error:
         raise UserError(f"Flower's list of sites cannot be had from {folder.address}: {error}") from None
     finally:
         client.close()
-    return {node.node_id: sites[node.public_key] for node in nodes if node.public_key in sites}
