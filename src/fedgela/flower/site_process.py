@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import ssl
 import sys
 import threading
 import time
@@ -14,10 +13,10 @@ import torch
 from fedgela.data import load_dataset
 from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
-from fedgela.flower.addresses import host_and_port
 from fedgela.flower.class_list import agreed
 from fedgela.flower.door import opened
 from fedgela.flower.folder import SiteFolder
+from fedgela.flower.greeting import RETRY_SECONDS, wait_for_server
 from fedgela.flower.keys import check_certificate, check_site_key
 from fedgela.flower.pipe import receive, send
 from fedgela.flower.processes import free_port, last_words, start, stop
@@ -29,8 +28,6 @@ LET_IN, NOT_LET_IN = "SuperNode ID:", "Failed to activate SuperNode"
 # the server takes a site that was killed for alive until two of its heartbeats, of 30 s, are missing
 PATIENCE_SECONDS = 90.0
 REGISTERING_SECONDS = 10.0  # a server that has just been started listens before it knows the keys
-RETRY_SECONDS = 5.0
-GREETING_SECONDS = 10.0
 POLL_SECONDS = 0.3
 
 
@@ -77,62 +74,34 @@ def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
     ):
         threading.Thread(target=_answer, args=(door, site), daemon=True).start()
         log(f"{folder.name}: connecting to {folder.server}")
-        end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False
+        _stay_connected(folder, path, log)
+
+
+def _stay_connected(folder: SiteFolder, path: Path, log: Callable[[str], None]) -> None:
+    """Until the server does not let this site in. What ends Flower's SuperNode once it was let in, such as a
+    server that has lost its database, or a clock that was set, need not end the site."""
+    connected, refused_since = False, None
+    while True:
         wait_for_server(folder, log)
-        registered_by = time.monotonic() + REGISTERING_SECONDS
-        while True:
-            wait_for_server(folder, log)
-            began = time.monotonic()
-            told = _run_node(folder, path, lambda: log(f"{folder.name}: connected"))
-            if NOT_LET_IN not in told:
-                raise UserError(f"Flower's SuperNode ended: {told}")
-            if time.monotonic() - began > PATIENCE_SECONDS:
-                end, told_to_wait = time.monotonic() + PATIENCE_SECONDS, False  # it had been let in before
+        let_in, said = _run_node(folder, path, lambda: log(f"{folder.name}: connected"))
+        if NOT_LET_IN in said and not let_in:
+            if refused_since is None:
+                log(f"{folder.name}: not let in yet (the server starts, or takes a killed process for alive)")
+                refused_since = time.monotonic()
             # a site that was never let in has no process that the server could still take for alive
-            if time.monotonic() > (end if _was_let_in(folder) else registered_by):
+            patience = PATIENCE_SECONDS if _was_let_in(folder) else REGISTERING_SECONDS
+            if time.monotonic() - refused_since > patience:
                 raise UserError(
                     f"{folder.server} does not let this site in: its key ({folder.key}) is not registered "
                     "there, or is in use by another process; was the federation made anew, or the folder "
                     "copied?"
                 )
-            if not told_to_wait:
-                log(f"{folder.name}: not let in yet (the server starts, or takes a killed process for alive)")
-                told_to_wait = True
-            time.sleep(RETRY_SECONDS)
-
-
-def wait_for_server(folder: SiteFolder, log: Callable[[str], None]) -> None:
-    """Until the federation's own server answers, over TLS. What Flower's SuperNode says of a server that does
-    not, or that is another's, is for its log."""
-    told = False
-    while True:
-        try:
-            _greet(folder)
-        except ssl.SSLCertVerificationError as error:
-            raise UserError(
-                f"{folder.server} is not this federation's server: {folder.ca} does not vouch for its "
-                f"certificate ({error.verify_message}); is the folder of another federation, or was the "
-                "federation made anew?"
-            ) from None
-        except OSError as error:
-            # a tunnel or proxy whose server is away closes the connection; all else is a plaintext server
-            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-                raise UserError(
-                    f"{folder.server} does not speak TLS, so it is no federation's server; nothing was sent"
-                ) from None
-            if not told:
-                log(f"{folder.name}: no server answers ({error.strerror or error}); trying until one does")
-                told = True
-            time.sleep(RETRY_SECONDS)
+        elif let_in or connected:
+            connected, refused_since = True, None
+            log(f"{folder.name}: the connection has ended ({_log_of(folder)} tells why); connecting again")
         else:
-            return
-
-
-def _greet(folder: SiteFolder) -> None:
-    host, port = host_and_port(folder.server)
-    trusted = ssl.create_default_context(cafile=str(folder.ca))
-    with socket.create_connection((host, port), GREETING_SECONDS) as plain:
-        trusted.wrap_socket(plain, server_hostname=host).close()
+            raise UserError(f"Flower's SuperNode ended: {said}")
+        time.sleep(RETRY_SECONDS)
 
 
 def _was_let_in(folder: SiteFolder, since: int = 0) -> bool:
@@ -143,8 +112,9 @@ def _log_of(folder: SiteFolder) -> Path:
     return folder.path / "supernode.log"
 
 
-def _run_node(folder: SiteFolder, path: Path, let_in: Callable[[], None]) -> str:
-    """Flower's SuperNode from its start to its end; what it said at the end."""
+def _run_node(folder: SiteFolder, path: Path, tell: Callable[[], None]) -> tuple[bool, str]:
+    """Flower's SuperNode from its start to its end: whether it was let in, which is told at once, and what it
+    said at the end."""
     logfile = _log_of(folder)
     command = [sys.executable, "-m", "fedgela.flower.supernode", "--superlink", folder.server]
     command += ["--root-certificates", str(folder.ca.resolve())]
@@ -156,12 +126,12 @@ def _run_node(folder: SiteFolder, path: Path, let_in: Callable[[], None]) -> str
     try:
         while node.poll() is None and not _was_let_in(folder, since):
             time.sleep(POLL_SECONDS)
-        if node.poll() is None:
-            let_in()
+        if let_in := _was_let_in(folder, since):
+            tell()
         node.wait()
     finally:
         stop(node)
-    return last_words(logfile, since)
+    return let_in, last_words(logfile, since)
 
 
 def _answer(door: socket.socket, site: Site) -> None:

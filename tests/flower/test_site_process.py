@@ -1,0 +1,95 @@
+"""A site's connection, through the ends that Flower's SuperNode comes to."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
+
+from fedgela.errors import UserError
+from fedgela.flower import site_process
+from fedgela.flower.folder import SiteFolder, init
+from fedgela.flower.processes import free_port
+from fedgela.flower.site_process import LET_IN, NOT_LET_IN, PATIENCE_SECONDS, REGISTERING_SECONDS
+
+STOPPED = "Finished server process"  # of the last words of one that signed off
+
+
+class Over(Exception):
+    """The end of the test."""
+
+
+class Nodes:
+    """What becomes of one SuperNode after the other: whether it is let in, and its last words; each takes a
+    few seconds."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        init(folder, ["north"], "127.0.0.1", free_port(), [])
+        self.site = SiteFolder.read(folder / "north")
+        self.log = folder / "north" / "supernode.log"
+        self.log.touch()
+        self.ends: list[tuple[bool, str]] = []
+        self.said: list[str] = []
+        clock = count(0.0, 4.0)
+        monkeypatch.setattr(site_process, "_run_node", self.run)
+        monkeypatch.setattr(site_process, "wait_for_server", lambda folder, log: None)
+        times = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None)
+        monkeypatch.setattr(site_process, "time", times)
+
+    def run(self, folder: SiteFolder, path: Path, tell: Callable[[], None]) -> tuple[bool, str]:
+        if not self.ends:
+            raise Over
+        let_in, words = self.ends.pop(0)
+        if let_in:
+            with self.log.open("a") as log:
+                log.write(f"{LET_IN} 17\n")
+            tell()
+        return let_in, words
+
+    def connect(self) -> None:
+        site_process._stay_connected(self.site, Path("door"), self.said.append)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    return Nodes(tmp_path / "federation", monkeypatch)
+
+
+def test_a_site_that_was_let_in_comes_in_again_whatever_ended_its_connection(nodes: Nodes) -> None:
+    nodes.ends = [(True, STOPPED), (False, STOPPED), (True, "Client error '401 Unauthorized'")]
+    with pytest.raises(Over):
+        nodes.connect()
+    ended = f"north: the connection has ended ({nodes.log} tells why); connecting again"
+    assert nodes.said == ["north: connected", ended, ended, "north: connected", ended]
+
+
+def test_what_ends_before_it_was_ever_let_in_ends_the_site(nodes: Nodes) -> None:
+    nodes.ends = [(False, STOPPED)]
+    with pytest.raises(UserError, match=f"SuperNode ended: {STOPPED}"):
+        nodes.connect()
+
+
+@pytest.mark.parametrize(("known", "patience"), [(False, REGISTERING_SECONDS), (True, PATIENCE_SECONDS)])
+def test_a_key_that_is_refused_is_tried_as_long_as_its_site_may_be_taken_for_alive(
+    nodes: Nodes, known: bool, patience: float
+) -> None:
+    """Counted from the first refusal, however long the server was away before."""
+    if known:
+        nodes.log.write_text(f"{LET_IN} 17\n")
+    refusals = [(False, NOT_LET_IN)] * 100
+    nodes.ends = list(refusals)
+    with pytest.raises(UserError, match="does not let this site in"):
+        nodes.connect()
+    assert 4.0 * (len(refusals) - len(nodes.ends)) >= patience
+    assert len(nodes.said) == 1 and "not let in yet" in nodes.said[0]
+
+
+def test_a_refusal_after_a_connection_is_a_new_one(nodes: Nodes) -> None:
+    refusals = [(False, NOT_LET_IN)] * 15
+    nodes.ends = [(True, STOPPED), *refusals, (True, STOPPED), *refusals]
+    with pytest.raises(Over):
+        nodes.connect()
+    assert sum("not let in yet" in line for line in nodes.said) == 2
