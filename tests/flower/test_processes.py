@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.flower.keys import make_key
-from fedgela.flower.processes import free_port, program
+from fedgela.flower.processes import free_port, program, start
 from fedgela.flower.server_app import TERMS
 from flower.real import RealFederation, assert_close, real_federation, until
 
@@ -63,6 +65,15 @@ def test_a_method_with_personal_heads_equals_a_local_run(federation: RealFederat
     for client, name in enumerate(federation.names):
         (last,) = (federation.made.path / name / "state" / key).glob("round-000002.*.safetensors")
         assert_close(load_file(last), kept.models[client])
+
+
+def test_a_package_that_flower_has_unpacked_by_half_is_unpacked_anew(tmp_path: Path) -> None:
+    """Flower takes one that is there for whole, in all later runs too."""
+    by_half = tmp_path / "home" / "apps" / "fedgela.fedgela-app.1.0.0.12345678"
+    by_half.mkdir(parents=True)
+    with (tmp_path / "log").open("wb") as log:
+        start([sys.executable, "-c", ""], tmp_path / "home", log).wait(60)
+    assert not by_half.exists()
 
 
 # -- who is let in ---------------------------------------------------------------------------------

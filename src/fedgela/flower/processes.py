@@ -20,6 +20,7 @@ from fedgela.flower import QUIET
 
 SECONDS_TO_END = 10  # that a process has after each signal
 LAST_WORDS = 4  # lines of a log
+INSTALLED = "apps"  # in the folder of a Flower process: the packages of runs
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,6 +47,8 @@ def die_with_parent(sign: signal.Signals = signal.SIGTERM) -> None:
 
 
 def start(command: Sequence[str], home: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    # a run's package that was unpacked by half, at a kill or on a full disk, is whole for Flower ever after
+    shutil.rmtree(home / INSTALLED, ignore_errors=True)
     return subprocess.Popen(
         [program(command[0]), *command[1:]],
         env=environment(home),
