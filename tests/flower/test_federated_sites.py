@@ -9,7 +9,9 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms.fedproto import FedProto
 from fedgela.evaluation import client_accuracies
+from fedgela.flower.wire import decode, encode
 from fedgela.resolve import resolve
 from fedgela.result import summarise
 from fedgela.server import Server
@@ -145,6 +147,15 @@ def test_a_site_has_the_last_batchnorm_only_and_is_fine_tuned_from_the_last_mode
     assert server.own_norm and not progress.best_norms
     assert server.finish(progress)["best"]["round"] == 2
     assert progress.best_round == 1  # the best global model is what it was
+
+
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_counts_are_exact_whatever_the_wire(wire: str) -> None:
+    """In 16 bits 1001 would be 1000, or 70000 infinite."""
+    counts = torch.tensor([0, 1001, 70_000, 1])
+    sent = FedProto().sends(counts, lambda: (torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)))
+    groups, _ = decode(encode({"extra": sent}, {}, wire))
+    assert groups["extra"]["weights"].tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])

@@ -66,13 +66,12 @@ class FedProto(FedAvg):
         return cross_entropy(net.head(z), y) + self.lam * pull
 
     def sends(self, counts: Tensor, features: Callable[[], tuple[Tensor, Tensor]]) -> State:
-        means = class_means(*features(), len(counts))
-        has = (counts > 0).to(means)
-        return {"means": means, "weights": counts.to(means) if self.weighted else has}
+        weights = counts if self.weighted else (counts > 0).long()
+        return {"means": class_means(*features(), len(counts)), "weights": weights}
 
     def aggregate(self, server: ServerState, updates: Sequence[Update], moment: Moment) -> ServerState:
-        weights = torch.stack([update.extra["weights"] for update in updates])  # [K, C]
         means = torch.stack([update.extra["means"] for update in updates])  # [K, C, d]
+        weights = torch.stack([update.extra["weights"] for update in updates]).to(means)  # [K, C]
         total = weights.sum(dim=0)
         mean = torch.einsum("kc,kcd->cd", weights, means) / total.clamp(min=1)[:, None]
         sent = total > 0  # a class that nobody sent this round keeps its prototype
