@@ -152,9 +152,10 @@ def test_a_bottomless_answer_is_no_readable_message() -> None:
         decode(deep)
 
 
-def test_counts_that_a_method_shares_are_counts(whole: Path) -> None:
-    played = Played(whole.parent, small(whole, algorithm="fedgen"), whole)
-    played.grid.tamper[1] = in_place_of("train", tensor("extra", "counts", torch.tensor([5, 5, -5, 5])))
+@pytest.mark.parametrize(("algorithm", "name"), [("fedgen", "counts"), ("fedproto", "weights")])
+def test_counts_that_a_method_shares_are_counts(algorithm: str, name: str, whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm=algorithm), whole)
+    played.grid.tamper[1] = in_place_of("train", tensor("extra", name, torch.tensor([5, 5, -5, 5])))
     assert "counts that it cannot have" in rounds(played)[0]["faults"]["east"]
 
 
@@ -194,6 +195,10 @@ JOINED: dict[str, tuple[Way, str]] = {
     ),
     "sums of more than white": (
         tensor("sums", "total", torch.full((1,), 1e300, dtype=torch.float64)),
+        "sums over its samples' values that cannot be",
+    ),
+    "sums of samples that vary by less than nothing": (
+        tensor("sums", "squares", torch.zeros(1, dtype=torch.float64)),
         "sums over its samples' values that cannot be",
     ),
     "an unknown kind": (value("kind", "smells"), "samples that cannot be, smells of shape"),

@@ -210,12 +210,12 @@ def _check_right(right: float, tested: int) -> None:
 
 def _check_sums(total: Tensor, squares: Tensor, spec: InputSpec, samples: int) -> None:
     """Sums by channel that samples of this kind can have, and whose mean a net can be fed with."""
+    values = samples * (math.prod(spec.shape[1:]) if spec.kind == "image" else 1)
+    mean, square = total / values, squares / values
+    possible = mean.float().isfinite() & square.sqrt().float().isfinite()
+    possible &= mean.square() <= square * (1 + ROUNDING)  # a variance is not below zero
     if spec.kind == "image":  # of values from 0 to 1
-        most = samples * math.prod(spec.shape[1:]) * (1 + ROUNDING)
-        possible = (squares >= 0) & (squares <= total * (1 + ROUNDING)) & (total <= most)
-    else:
-        mean, deviation = total / samples, (squares / samples).sqrt()
-        possible = mean.float().isfinite() & deviation.float().isfinite()
+        possible &= (square <= mean * (1 + ROUNDING)) & (mean <= 1 + ROUNDING)
     if not possible.all():
         raise Unsound("sent sums over its samples' values that cannot be")
 
