@@ -105,5 +105,20 @@ def test_too_few_sites_end_the_run_in_one_line(whole: Path) -> None:
     with pytest.raises(UserError, match="only 1 of at least 2 sites"):
         server.step(progress)
     played.grid.offline = {0, 1, 2}
-    with pytest.raises(UserError, match="only 0 of at least 2 sites are there"):
+    with pytest.raises(UserError, match=r"only 0 of at least 2 sites are there$"):
         played.server()
+
+
+def test_too_few_sites_that_answer_in_time_end_the_run_in_a_line_that_names_the_others(whole: Path) -> None:
+    slow = Played(whole.parent, small(whole), whole, min_sites=2)
+    slow.grid.tamper = {site: lambda answer: None for site in (1, 2)}
+    late = "no answer within 0.3 s"
+    with pytest.raises(UserError, match=f"of at least 2 sites are there; east: {late}; south: {late}$"):
+        slow.server()
+    played = Played(whole.parent, small(whole), whole, min_sites=2)
+    server = played.server()
+    progress = server.begin()
+    played.grid.tamper = slow.grid.tamper
+    server.step(progress)
+    with pytest.raises(UserError, match=r"are there after 0\.3 s; east: hangs; south: hangs; 'fedgela "):
+        server.step(progress)

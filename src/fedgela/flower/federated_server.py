@@ -128,9 +128,12 @@ class FederatedServer(Server):
         members = set(super().able())
         able = [site for site in online if site in members]
         if len(able) < self.terms.min_sites:
+            others = dict.fromkeys(self.exchange.hanging, "hangs") | self.refused
+            why = "".join(f"; {self.terms.sites[site]}: {text}" for site, text in sorted(others.items()))
             raise UserError(
                 f"only {len(able)} of at least {self.terms.min_sites} sites are there after "
-                f"{self.terms.wait_seconds:g} s; 'fedgela federation run --resume' goes on once they are"
+                f"{self.terms.wait_seconds:g} s{why}; "
+                "'fedgela federation run --resume' goes on once they are"
             )
         for site, name in enumerate(self.terms.sites):
             if name in self.faults:

@@ -220,6 +220,7 @@ class Gathering:
         """The answers of all sites, or of those that could be had in time. A site that was killed and comes
         back is asked again; one that refuses, or answers what is none, is not."""
         answers: dict[int, Answer] = {}
+        silent: dict[int, str] = {}  # why a site that is there has not answered
         everybody = set(range(len(self.terms.sites)))
         end, told = time.monotonic() + self.terms.wait_seconds, False
         while True:
@@ -229,6 +230,7 @@ class Gathering:
                 answers |= heard.sound
                 for site, fault in heard.missing.items():
                     self.note(f"{self.terms.sites[site]}: {fault}")
+                silent |= heard.missing
                 self._refuse(heard.unsound)
                 missing -= answers.keys() | self.refused.keys()
             if not missing or time.monotonic() > end:
@@ -237,7 +239,7 @@ class Gathering:
                 self.note(f"waiting for {', '.join(self.terms.sites[site] for site in sorted(missing))}")
                 told = True
             time.sleep(1.0)
-        self._check_enough(answers)
+        self._check_enough(answers, {site: why for site, why in silent.items() if site not in answers})
         return dict(sorted(answers.items()))
 
     def _refuse(self, why: Mapping[int, str]) -> None:
@@ -245,9 +247,10 @@ class Gathering:
         for site, text in why.items():
             self.note(f"{self.terms.sites[site]}: {text}")
 
-    def _check_enough(self, answers: Mapping[int, Answer]) -> None:
+    def _check_enough(self, answers: Mapping[int, Answer], silent: Mapping[int, str] | None = None) -> None:
         if len(answers) < self.terms.min_sites:
-            why = "".join(f"; {self.terms.sites[k]}: {text}" for k, text in sorted(self.refused.items()))
+            others = sorted({**(silent or {}), **self.refused}.items())
+            why = "".join(f"; {self.terms.sites[k]}: {text}" for k, text in others)
             raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
 
     def ask(self, task: str, sites: Sequence[int]) -> Heard:
