@@ -81,6 +81,9 @@ def test_a_site_takes_part_through_nginx_and_commands_are_refused(
         passed = asked_at_the_proxy(federation)
         assert {path.rpartition("/")[0] for path, _ in passed} == {"/v1/fleet"}
         assert {status for path, status in passed if path != PATH} == {200}
+        # the calls of an idle site, of which there is no end, leave nothing on the disk
+        assert "/v1/fleet/pull-object" in {path for path, _ in passed}
+        assert "/v1/fleet/pull-messages" not in {path for path, _ in passed}
 
         # the same commands that the server's own machine may give, by somebody who has the CA's certificate
         outside = dataclasses.replace(federation, port=proxy_port(federation))
