@@ -1,6 +1,9 @@
-"""A site's connection, through the ends that Flower's SuperNode comes to."""
+"""A site's process: its connection, through the ends that Flower's SuperNode comes to, and its log."""
 
+import errno
+import sys
 from collections.abc import Callable
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +13,13 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.errors import UserError
-from fedgela.flower import site_process
+from fedgela.flower import cli, site_process
 from fedgela.flower.folder import SiteFolder, init
 from fedgela.flower.processes import free_port
+from fedgela.flower.site import Site
 from fedgela.flower.site_process import LET_IN, NOT_LET_IN, PATIENCE_SECONDS, REGISTERING_SECONDS
+from fedgela.flower.wire import decode
+from flower.sites import write_data
 
 STOPPED = "Finished server process"  # of the last words of one that signed off
 
@@ -56,6 +62,30 @@ class Nodes:
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     return Nodes(tmp_path / "federation", monkeypatch)
+
+
+class Full(StringIO):
+    """A log on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_site_whose_log_cannot_be_written_goes_on(
+    tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    answers: list[bytes] = []
+
+    def serve(folder: SiteFolder, site: Site, log: Callable[[str], None]) -> None:
+        log("connected")
+        answers.append(site.answer(b"nonsense"))
+
+    monkeypatch.setattr(site_process, "serve", serve)
+    monkeypatch.setattr(cli, "_end_in_order", lambda: None)  # the tests' own process stays
+    monkeypatch.setattr(sys, "stdout", Full())
+    cli.site(nodes.site.path, data=str(tmp_path / "site-0.npz"), device="cpu")
+    assert "the site's own log tells more" in decode(answers[0])[1]["error"]
 
 
 def test_a_site_that_was_let_in_comes_in_again_whatever_ended_its_connection(nodes: Nodes) -> None:

@@ -1,5 +1,6 @@
 """`fedgela federation ...`: real clients, thin."""
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ def _end_in_order() -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _log(text: str) -> None:
+    """Of a service, which goes on where its log cannot be written, on a full disk above all."""
+    with contextlib.suppress(OSError):
+        _say(text)
 
 
 @app.command()
@@ -117,12 +124,12 @@ def server(
     _end_in_order()
     federation = FederationFolder.read(folder)
     address = address_of(bind, federation.port)
-    link = Link(federation, bind, _say)
+    link = Link(federation, bind, _log)
     try:
         if not is_this_machine(bind):
-            _say(f"note: whoever reaches {address} can start code on all sites; see docs/threat-model.md")
-        _say(f"the server is ready at {address}; sites: {', '.join(federation.sites)}")
-        link.wait(_say)
+            _log(f"note: whoever reaches {address} can start code on all sites; see docs/threat-model.md")
+        _log(f"the server is ready at {address}; sites: {', '.join(federation.sites)}")
+        link.wait(_log)
     finally:
         link.stop()
     raise typer.Exit(1)
@@ -155,8 +162,8 @@ def site(
         raise UserError(f"--data: there is no folder or file {data}")
     _end_in_order()
     named = str(Path(data).resolve()) if data is not None else str(dataset)
-    opened = open_site(place, named, data_dir, device, image_size, share_classes, _say)
-    serve(place, opened, _say)
+    opened = open_site(place, named, data_dir, device, image_size, share_classes, _log)
+    serve(place, opened, _log)
 
 
 @app.command()
