@@ -130,15 +130,7 @@ def _personal(
         raise UserError(f"--client: there are clients 0 to {federation.clients - 1}, not {client}")
     store = FolderStore(folder.clients, checkpoint.clients)
     if algorithm.PA_of == "finetuned":
-        model, _, round = _global(run, checkpoint, which)
-        # as the run did it at its end, which kept no model of it
-        e = run.experiment.with_(device="cpu", engine="eager", precision="fp32")
-        if e.batchnorm != "local" or store.get(client) is not None:
-            e = e.with_(pretrained=False, weights=None)  # of which nothing is left; else its BatchNorm is
-        server = Server(e, federation, store)
-        norms = progress.best_norms if which == "best" else {}
-        (outcome,) = server.finetune(model, round, [client], norms)
-        return outcome.model, PLAIN.predict_global, round
+        return _finetuned(run, federation, store, checkpoint, client, which)
     if which == "best":
         raise UserError(f"{algorithm.title}'s clients keep their last model only: --round last")
     own = store.get(client)
@@ -150,6 +142,21 @@ def _personal(
     vectors = algorithm.client_vectors(federation.train_counts[client], extra) | extra
     round = int(progress.visited[client]) or progress.round
     return own, partial(_with_vectors, algorithm.predict_personal, vectors), round
+
+
+def _finetuned(
+    run: Run, federation: Federation, store: FolderStore, checkpoint: Checkpoint, client: int, which: Which
+) -> tuple[State, Predict, int]:
+    """The global model fine-tuned on the client, as the run did it at its end without keeping the model."""
+    model, _, round = _global(run, checkpoint, which)
+    e = run.experiment.with_(device="cpu", engine="eager", precision="fp32")
+    # of pretrained weights nothing is left, but the BatchNorm of a client that has none of its own yet
+    if e.batchnorm != "local" or store.get(client) is not None:
+        e = e.with_(pretrained=False, weights=None)
+    server = Server(e, federation, store)
+    norms = checkpoint.progress.best_norms if which == "best" else {}
+    (outcome,) = server.finetune(model, round, [client], norms)
+    return outcome.model, PLAIN.predict_global, round
 
 
 def _with_vectors(

@@ -208,30 +208,14 @@ def _tell_places(places: Sequence[int], classes: Sequence[str]) -> None:
 def _labels(
     y: np.ndarray, n: int, names: Sequence[str], classes: Sequence[str], written: bool
 ) -> list[str] | None:
-    """By name; integers are places among the file's own names, or else what they mean among the model's
-    classes. None, with a warning, where some are not known."""
+    """By name, of n samples; None, with a warning, where some are none of the model's `classes`. `names` are
+    the file's own names of classes; `written` are labels of a table, whose numbers may be names."""
     if y.shape != (n,):
         raise UserError(f"there must be one label a sample, {n}, not {list(y.shape)}")
     if y.dtype.kind in "iub":
-        places, known = y.astype(np.int64), names or classes
-        if not names and are_names(classes):
-            try:
-                meant = places_of(set(places.tolist()), classes, written)
-            except UserError as error:
-                _without_labels(str(error))
-                return None
-            places = np.array([meant[place] for place in places.tolist()], dtype=np.int64)
-        if n and not (places.min() >= 0 and places.max() < len(known)):
-            if names:
-                raise UserError(f"labels must be from 0 to {len(known) - 1}, the file's class_names")
-            strange = places[(places < 0) | (places >= len(known))][0]
-            _without_labels(
-                f"the label {strange} is none of the places of the model's classes, 0 to {len(known) - 1}"
-            )
+        labels = _named(y.astype(np.int64), names, classes, written)
+        if labels is None:
             return None
-        if not names and not any(name.isdecimal() for name in classes):
-            _tell_places(sorted(set(places.tolist())), classes)
-        labels = [known[place] for place in places]
     else:
         labels = ["" if label is None else str(label).strip() for label in y.tolist()]
     strange = sorted(set(labels) - set(classes))
@@ -239,3 +223,29 @@ def _labels(
         _without_labels(f"the label {strange[0]!r} is none of the model's classes")
         return None
     return labels
+
+
+def _named(
+    places: np.ndarray, names: Sequence[str], classes: Sequence[str], written: bool
+) -> list[str] | None:
+    """Labels that are numbers, by name: they are places among the file's own names, or else what they mean
+    among the model's classes. None, with a warning, where they mean nothing there."""
+    known = names or classes
+    if not names and are_names(classes):
+        try:
+            meant = places_of(set(places.tolist()), classes, written)
+        except UserError as error:
+            _without_labels(str(error))
+            return None
+        places = np.array([meant[place] for place in places.tolist()], dtype=np.int64)
+    outside = places[(places < 0) | (places >= len(known))]
+    if len(outside):
+        if names:
+            raise UserError(f"labels must be from 0 to {len(known) - 1}, the file's class_names")
+        _without_labels(
+            f"the label {outside[0]} is none of the places of the model's classes, 0 to {len(known) - 1}"
+        )
+        return None
+    if not names and not any(name.isdecimal() for name in classes):
+        _tell_places(sorted(set(places.tolist())), classes)
+    return [known[place] for place in places]
