@@ -133,14 +133,14 @@ def test_what_decides_the_result_counts() -> None:
 
 
 def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedgela.reproduce import entries
+    from fedgela.reproduce import code_version
 
     package = tmp_path / "src/fedgela"
     (package / "reproduce").mkdir(parents=True)
-    monkeypatch.setattr(entries, "__file__", str(package / "reproduce/entries.py"))
+    monkeypatch.setattr(code_version, "__file__", str(package / "reproduce/code_version.py"))
     monkeypatch.delenv("FEDGELA_COMMIT", raising=False)
     (package / "__init__.py").write_text("")
-    assert entries.commit.__wrapped__() is None  # there is no repository
+    assert code_version.commit.__wrapped__() is None  # there is no repository
 
     def git(*arguments: str) -> None:
         names = ["-c", "user.name=n", "-c", "user.email=e"]
@@ -149,13 +149,13 @@ def test_the_commit_is_of_the_package_alone(tmp_path: Path, monkeypatch: pytest.
     git("init")
     (tmp_path / "ledger").write_text("")
     git("add", ".")
-    assert entries.commit.__wrapped__() is None  # nor a commit in it
+    assert code_version.commit.__wrapped__() is None  # nor a commit in it
     git("commit", "-m", "first")
-    clean = entries.commit.__wrapped__()
+    clean = code_version.commit.__wrapped__()
     assert clean is not None and len(clean) >= 7 and "-" not in clean
     (tmp_path / "ledger").write_text("a line")
-    assert entries.commit.__wrapped__() == clean
+    assert code_version.commit.__wrapped__() == clean
     (package / "__init__.py").write_text("changed")
-    assert entries.commit.__wrapped__() == f"{clean}-dirty"
+    assert code_version.commit.__wrapped__() == f"{clean}-dirty"
     monkeypatch.setenv("FEDGELA_COMMIT", "told")
-    assert entries.commit.__wrapped__() == "told"
+    assert code_version.commit.__wrapped__() == "told"

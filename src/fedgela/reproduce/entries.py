@@ -1,10 +1,7 @@
 """A ledger's line from a finished run's folder."""
 
 import datetime
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from fedgela.data import Federation
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.paper import Cell, same_run
+from fedgela.reproduce.code_version import commit
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
 from fedgela.result import device_name
@@ -102,29 +100,6 @@ def _without_folders(experiment: Experiment) -> dict[str, str]:
     """Files by their names, without the folders they lay in."""
     short = {"dataset": Path(experiment.dataset).stem}
     return short | ({"weights": Path(experiment.weights).name} if experiment.weights else {})
-
-
-@cache
-def commit() -> str | None:
-    """The code's commit, with '-dirty' where the package's files differ from it; None where it is not known.
-    FEDGELA_COMMIT tells what a machine that the code was copied to cannot know."""
-    if told := os.environ.get("FEDGELA_COMMIT"):
-        return told
-    package = Path(__file__).resolve().parent.parent
-    try:
-        # an installed copy may lie in a repository that is somebody else's
-        _git(package, "ls-files", "--error-unmatch", "__init__.py")
-        changed = _git(package, "status", "--porcelain", "--", ".")
-        return _git(package, "rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    told = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=True
-    )
-    return told.stdout.strip()
 
 
 def federation_at_hand(experiment: Experiment) -> Federation | None:
