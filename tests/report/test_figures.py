@@ -8,9 +8,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fedgela.heat_maps import HeatMap
 from fedgela.report.colours import styles
+from fedgela.report.curves import curves
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
 from fedgela.report.entries import Curve
-from fedgela.report.figures import client_dots, curves, matrix
+from fedgela.report.figures import client_dots, matrix
 
 SKIN = ["melanoma", "melanocytic nevus", "basal carcinoma", "keratosis"]
 LETTER = 7 / 72  # inches: the height of a name

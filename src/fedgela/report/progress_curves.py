@@ -5,8 +5,9 @@ import numpy as np
 from fedgela.grids import Grid
 from fedgela.measures import etf_angle
 from fedgela.report.context import Context, Part, Section
+from fedgela.report.curves import curves
 from fedgela.report.entries import Curve, personal_accuracies
-from fedgela.report.figures import client_dots, curves
+from fedgela.report.figures import client_dots
 
 LISTED_CLIENTS = 100
 

@@ -13,9 +13,10 @@ from fedgela.html_page import details, escape, paragraph
 from fedgela.progress import duration
 from fedgela.report.context import Context, Part, Section, file_name
 from fedgela.report.costs import size
+from fedgela.report.curves import curves
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Curve, Entry, personal_accuracies
-from fedgela.report.figures import curves, matrix
+from fedgela.report.figures import matrix
 from fedgela.saved.runs import Run
 from fedgela.saved.sites import Sites, joined
 

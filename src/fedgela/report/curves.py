@@ -1,0 +1,156 @@
+"""Pictures of what changes by round: a line for each method."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgela.grids import Grid
+from fedgela.heat_maps import Floats
+from fedgela.over_seeds import mean_std
+from fedgela.report.colours import Style
+from fedgela.report.drawing import SOFT, Picture, belongs, line_style, plain_axes
+from fedgela.report.entries import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
+
+LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
+FLAT = 0.02  # of a target: smaller differences around it are not stretched to fill the picture
+
+
+def curves(
+    name: str,
+    title: str,
+    y_label: str,
+    series: Mapping[str, Curve],
+    styles: Mapping[str, Style],
+    target: tuple[float, str] | None = None,
+    points: Points | None = None,
+    log: bool = False,
+    most: float = math.inf,
+) -> Picture:
+    """A line a method with a band of one standard deviation over seeds, up to `most`; `points` are marks
+    beside lines, `target` a level to reach and its name."""
+    points = points or {}
+    veil = 0.16 if len(series) <= 6 else 0.07  # many bands must not bury the lines
+    values = [v for curve in series.values() for v in curve.mean]
+    # a few powers of two are read better on an even scale
+    logarithmic = log and min(values, default=0) > 0 and max(values) > 5 * min(values)
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        plain_axes(axes, "round", y_label)
+        if logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _between(value, *axes.get_ylim())))
+        for label, curve in series.items():
+            style = styles[label]
+            dot = style.marker if len(curve.rounds) == 1 else ""  # one round makes no line
+            (line,) = axes.plot(curve.rounds, curve.mean, marker=dot, markersize=3, **line_style(style))
+            belongs(line, label)
+            if any(curve.std):
+                low, high = _band(curve, logarithmic, most)
+                band = axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=veil, linewidth=0)
+                belongs(band, label)
+        for label, marks in points.items():
+            x, y = zip(*marks, strict=True)
+            (dots,) = axes.plot(
+                x,
+                y,
+                linestyle="none",
+                marker=styles[label].marker,
+                markersize=4.5,
+                color=styles[label].colour,
+            )
+            belongs(dots, label)
+        if target is not None:
+            _draw_target(axes, *target, least=0.0 if logarithmic else FLAT * abs(target[0]))
+        bottom, top = axes.get_ylim()
+        if top > most:  # nothing lies there
+            axes.set_ylim(top=most + 0.02 * (most - bottom))
+        # a run of one round has one tick: with two there would be fractions of a round
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+
+    shown = {label: styles[label] for label in styles if label in series or label in points}
+    return Picture(
+        name,
+        title,
+        _curves_text(title, series, points, target),
+        draw,
+        flat=0.5,
+        styles=shown,
+        data=_curves_table(series, points),
+    )
+
+
+def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]:
+    """One standard deviation below and above the mean; where there is no zero, never down to it."""
+    mean, std = np.array(curve.mean), np.array([s or 0.0 for s in curve.std])
+    low = np.maximum(mean - std, mean / 10) if logarithmic else mean - std
+    return low, np.minimum(mean + std, most)
+
+
+def _draw_target(axes: "Axes", level: float, words: str, least: float) -> None:
+    """A dotted level; around it the axis goes over `least` at least."""
+    axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
+    axes.annotate(
+        words,
+        (1, level),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        color=SOFT,
+    )
+    axes.margins(y=0.1)
+    low, high = axes.get_ylim()
+    if high - low < least:  # what would be seen is rounding
+        axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+
+
+def _between(value: float, low: float, high: float) -> str:
+    """The name of a tick between powers of ten: 2 and 5, where there is room for more than the powers."""
+    first = f"{value:e}"[0]
+    return f"{value:g}" if first in "25" and high < 50 * low else ""
+
+
+def _curves_text(
+    title: str, series: Mapping[str, Curve], points: Points, target: tuple[float, str] | None
+) -> str:
+    ends = [f"{label} {curve.mean[-1]:.4g} in round {curve.rounds[-1]}" for label, curve in series.items()]
+    ends += [f"{label} {marks[-1][1]:.4g} (a mark, no line)" for label, marks in points.items()]
+    against = f" Dotted level: {target[1]}." if target else ""
+    return f"{title}, by round. At the end: {'; '.join(ends)}.{against}"
+
+
+def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
+    rounds = sorted(
+        {r for curve in series.values() for r in curve.rounds}
+        | {round(r) for marks in points.values() for r, _ in marks}
+    )
+    if len(rounds) > LISTED_ROUNDS:
+        chosen = np.linspace(0, len(rounds) - 1, LISTED_ROUNDS).round().astype(int)
+        rounds = [rounds[i] for i in chosen]
+    columns: dict[str, dict[int, str]] = {}
+    for label, curve in series.items():
+        both = zip(curve.mean, curve.std, strict=True)
+        small = any(0 < abs(mean) < 0.1 for mean in curve.mean)
+        cells = (_precise(m, s) if small else mean_std({"mean": m, "std": s}) for m, s in both)
+        columns[label] = dict(zip(curve.rounds, cells, strict=True))
+    for label, marks in points.items():
+        columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
+    rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
+    return Grid(["round", *columns], rows)
+
+
+def _precise(mean: float, std: float | None) -> str:
+    """Losses and measures of collapse go over many powers of ten."""
+    return f"{mean:.4g}" + ("" if std is None else f" ± {std:.2g}")
