@@ -147,28 +147,12 @@ def init(
 ) -> FederationFolder:
     """Make a federation's folder, whole or not at all. Sites come in through nginx at `proxy_port`, or
     directly where it is 0; by default directly only where they are on the server's own machine."""
-    if not is_host(host):
-        raise UserError(f"--host: {HOST}, not {host!r}")
-    if not 0 <= days <= MOST_DAYS:
-        raise UserError(f"--days: from 0 to {MOST_DAYS}, not {days}")
     if proxy_port is None:
         proxy_port = 0 if is_this_machine(host) else PROXY_PORT
-    if proxy_port == port:
-        raise UserError(f"--proxy-port: {port} is the server's own port; choose another for nginx")
+    _check_server(host, port, proxy_port, days)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path}: is there already; a federation is made in a new folder")
-    for name in sites:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name in ("server", "runs"):
-            raise UserError(f"a site's name has ASCII letters, digits, . _ and - only, not {name!r}")
-    named: tuple[tuple[str, list[str]], ...] = (("site", sites), ("class", classes))
-    for what, names in named:
-        if len(set(names)) < len(names):
-            raise UserError(f"a {what}'s name is given twice: {', '.join(names)}")
-    hidden = [name for name in classes if not name.isprintable()]
-    if hidden:
-        raise UserError(f"the class name {hidden[0]!a} has characters that no screen shows")
-    if len(classes) == 1:
-        raise UserError("there must be at least 2 classes")
+    _check_names(sites, classes)
     making = path.with_name(path.name + ".making")
     shutil.rmtree(making, ignore_errors=True)
     keys = making / "server" / "keys"
@@ -188,6 +172,30 @@ def init(
         path.rmdir()
     making.rename(path)
     return made
+
+
+def _check_server(host: str, port: int, proxy_port: int, days: int) -> None:
+    if not is_host(host):
+        raise UserError(f"--host: {HOST}, not {host!r}")
+    if not 0 <= days <= MOST_DAYS:
+        raise UserError(f"--days: from 0 to {MOST_DAYS}, not {days}")
+    if proxy_port == port:
+        raise UserError(f"--proxy-port: {port} is the server's own port; choose another for nginx")
+
+
+def _check_names(sites: list[str], classes: list[str]) -> None:
+    for name in sites:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name in ("server", "runs"):
+            raise UserError(f"a site's name has ASCII letters, digits, . _ and - only, not {name!r}")
+    named: tuple[tuple[str, list[str]], ...] = (("site", sites), ("class", classes))
+    for what, names in named:
+        if len(set(names)) < len(names):
+            raise UserError(f"a {what}'s name is given twice: {', '.join(names)}")
+    hidden = [name for name in classes if not name.isprintable()]
+    if hidden:
+        raise UserError(f"the class name {hidden[0]!a} has characters that no screen shows")
+    if len(classes) == 1:
+        raise UserError("there must be at least 2 classes")
 
 
 def _make_site(folder: Path, made: FederationFolder, address: str, name: str, public: Path) -> None:
