@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from fedgela.grids import Grid
 from fedgela.paper.disagreements import disagreements
 from fedgela.paper.files import TABLES, common, table
 from fedgela.paper.registry import cells, distinct, summaries
@@ -14,47 +15,40 @@ from fedgela.paper.registry import cells, distinct, summaries
 _PART = re.compile(r"<!-- paper: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def tables() -> list[str]:
+def tables() -> str:
     """Every table and figure with what it is run on."""
-    lines = [
-        "| name | in the paper | what | data sets | settings | methods | cells | printed summaries |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name in TABLES:
         source, listed = table(name), cells(name)
-        settings = {cell.setting for cell in listed}
-        row = [
-            f"`{name}`",
-            source.number,
-            source.title,
-            ", ".join(source.datasets),
-            str(len(settings)),
-            str(len(source.methods)),
-            str(len(listed)),
-            str(len(summaries(name)) or "–"),
-        ]
-        lines.append("| " + " | ".join(row) + " |")
+        rows.append(
+            [
+                f"`{name}`",
+                source.number,
+                source.title,
+                ", ".join(source.datasets),
+                str(len({cell.setting for cell in listed})),
+                str(len(source.methods)),
+                str(len(listed)),
+                str(len(summaries(name)) or "–"),
+            ]
+        )
+    head = ("name", "in the paper", "what", "data sets", "settings", "methods", "cells", "printed summaries")
     everything = cells()
-    lines += ["", f"{len(everything)} cells in all, which are {len(distinct(everything))} different runs."]
-    return lines
+    told = f"{len(everything)} cells in all, which are {len(distinct(everything))} different runs."
+    return f"{Grid(head, rows).to_markdown()}\n\n{told}"
 
 
-def contradictions() -> list[str]:
+def contradictions() -> str:
     """Every disagreement among the paper's numbers."""
-    lines = ["| what | where | the paper prints | its own numbers give |", "|---|---|---|---|"]
-    lines += [
-        f"| {found.kind} | {found.where} | {found.printed} | {found.computed} |" for found in disagreements()
-    ]
-    return lines
+    rows = [(found.kind, found.where, found.printed, found.computed) for found in disagreements()]
+    return Grid(("what", "where", "the paper prints", "its own numbers give"), rows).to_markdown()
 
 
-def choices() -> list[str]:
+def choices() -> str:
     """What the paper leaves open or says in two ways, and what is done here."""
-    lines = ["| of | about | the paper | here |", "|---|---|---|---|"]
     sources = [("all", common().notes), *((f"`{name}`", table(name).notes) for name in TABLES)]
-    for name, notes in sources:
-        lines += [f"| {name} | {note.about} | {note.paper} | {note.choice} |" for note in notes]
-    return lines
+    rows = [(name, note.about, note.paper, note.choice) for name, notes in sources for note in notes]
+    return Grid(("of", "about", "the paper", "here"), rows).to_markdown()
 
 
 PARTS = {"tables": tables, "disagreements": contradictions, "choices": choices}
@@ -64,7 +58,7 @@ def rendered(text: str) -> str:
     """The page with the parts between its markers written anew."""
 
     def part(match: re.Match[str]) -> str:
-        return "\n".join([f"<!-- paper: {match[1]} -->", *PARTS[match[1]](), "<!-- end -->"])
+        return f"<!-- paper: {match[1]} -->\n{PARTS[match[1]]()}\n<!-- end -->"
 
     return _PART.sub(part, text)
 
