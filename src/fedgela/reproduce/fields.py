@@ -33,7 +33,8 @@ class Notes:
 
 
 def beside(printed: Printed | None, values: Sequence[float] | None, comparable: bool) -> list[Field]:
-    """The paper's number, ours and the difference."""
+    """The paper's number, ours and the difference. `values` is None where the cell is untried, and empty
+    where its runs have no such value."""
     paper = printed.text if printed else NOTHING
     if not values:
         return [paper, UNTRIED if values is None else NOTHING, NOTHING]

@@ -15,6 +15,7 @@ COUNTS = ("smallest_client", "largest_client")
 
 
 def table_blocks(name: str, standings: Standings, notes: Notes, shown: set[str]) -> list[Block]:
+    """`shown` are the runs that the tables above have shown; those of this table are added to it."""
     source = table(name)
     blocks: list[Block] = [Heading(2, f"{source.number} (`{name}`): {source.title}")]
     repeated: list[Cell] = []
@@ -47,6 +48,7 @@ def table_blocks(name: str, standings: Standings, notes: Notes, shown: set[str])
 
 
 def _has_own_numbers(cell: Cell) -> bool:
+    """Whether a table has something of the cell that no other table has, though both are one run."""
     return bool(cell.printed) or cell.measures != "accuracy"
 
 

@@ -54,7 +54,7 @@ class Rates:
     def __init__(
         self, entries: Iterable[Entry], device: str, given: Mapping[str, float] | None = None
     ) -> None:
-        """`device` is by its name in the ledger; what another one takes says nothing of it."""
+        """Only lines of the `device`, named as in the ledger, count: another's speed says nothing of it."""
         self.device = device
         self.given = dict(given or {})
         self.seen: dict[tuple[object, ...], list[float]] = {}
@@ -68,7 +68,8 @@ class Rates:
                 self.seen.setdefault(key, []).append(entry.images_per_second)
 
     def of(self, experiment: Experiment) -> float | None:
-        """What is given goes before what was measured; the newest lines count."""
+        """The rate given for the model, or else the median of the newest lines of the most alike runs: of the
+        same model, data and method, of the model and data, of the model and method, or of the model."""
         if experiment.model in self.given:
             return self.given[experiment.model]
         for key in _from_near_to_far(settings_of(experiment)):
