@@ -241,11 +241,3 @@ REFUSED = {
 def test_what_once_slipped_through_is_refused(data: dict[str, str], case: str) -> None:
     config = {"dataset": data["plain"], "rounds": 1, "epochs": 1, "min_samples": 0, "clients": 2}
     assert attempt(config | {"finetune_epochs": 0, "projection": 8} | REFUSED[case], None) == "refused"
-
-
-def test_the_smallest_beta_gives_every_class_to_one_client(data: dict[str, str]) -> None:
-    config = {"dataset": data["plain"], "clients": 3, "min_samples": 0, "device": "cpu"}
-    with pytest.raises(UserError, match="partition"):
-        parse_experiment(config | {"partition": "dirichlet:9e-10"})
-    _, federation = resolve(parse_experiment(config | {"partition": "dirichlet:1e-9"}))
-    assert (federation.train_counts > 0).sum(dim=0).max() == 1

@@ -195,14 +195,6 @@ def test_strings_are_told_how_to_become_numbers(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "mine.npz"))
 
 
-def test_another_kind_of_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "data.xlsx").write_text("1,2")
-    with pytest.raises(
-        UserError, match=r"data\.xlsx is neither a folder nor an \.npz, \.parquet or \.csv file"
-    ):
-        load_dataset(str(tmp_path / "data.xlsx"))
-
-
 # -- parquet -------------------------------------------------------------------------------------------
 
 
@@ -612,9 +604,10 @@ def test_numpys_advice_to_load_unsafely_is_not_passed_on(tmp_path: Path) -> None
 def test_a_file_of_another_kind_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data.xlsx").write_text("1,2\n")
-    for name in ("data.xlsx", "./data.xlsx"):
-        with pytest.raises(UserError, match=r"neither a folder nor an \.npz"):
+    for name in ("data.xlsx", "./data.xlsx", str(tmp_path / "data.xlsx")):
+        with pytest.raises(UserError) as error:
             load_dataset(name)
+        assert str(error.value) == f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file"
 
 
 def test_the_datas_own_clients_are_taken_unless_told_otherwise(tmp_path: Path) -> None:
