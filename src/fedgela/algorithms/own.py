@@ -1,5 +1,5 @@
-"""Checks of a user's own method: before a run it is tried on two samples of zeros, and after every round the
-server state that its `aggregate` gives is checked. This package's own methods are not checked."""
+"""Care for a user's own method: before a run it is tried on two samples of zeros, it gets copies of states
+that it may change in place, and the server state that `aggregate` gives is checked in every round."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from fedgela.models.own import two_samples
 
 @torch.no_grad()
 def check_method(algorithm: FedAvg, net: Net, spec: InputSpec, classes: int, epochs: int) -> None:
-    """A UserError where its head, predictions or phases are not what they must be for this net and data."""
+    """A UserError where a user's own method has a head, predictions or phases that do not fit net or data."""
     name = name_of(algorithm)
     if name in ALGORITHMS:
         return
