@@ -197,7 +197,7 @@ def inspect_federation(
 
 
 def _sum(cells: Ints | Mask) -> Ints:
-    """By client, [N], of [N, C]."""
+    """Sums over classes: [N] of [N, C]."""
     return np.asarray(cells.sum(axis=1), dtype=np.int64)
 
 

@@ -13,7 +13,7 @@ def initial_net(experiment: Experiment, data: Dataset) -> Net:
 def empty_net(experiment: Experiment, data: Dataset) -> Net:
     """A net for a saved state: no weights are fetched or loaded, since they would be replaced anyway."""
     net = _build(experiment, data, pretrained=False, weights=None).eval()
-    net.in_bf16 = experiment.precision == "bf16"  # as the run computed it
+    net.in_bf16 = experiment.precision == "bf16"  # predictions are computed as the run computed them
     return net
 
 

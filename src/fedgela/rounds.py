@@ -45,7 +45,7 @@ class Progress:
     best_round: int = 0
     best_GA: float = -1.0
     best_model: State = field(default_factory=dict)  # of the best GA so far
-    # where BatchNorm does not travel: what clients that have trained since then had of it in the best round
+    # where BatchNorm does not travel: that of the best round, of the clients that have trained since
     best_norms: dict[int, State] = field(default_factory=dict)
     averaged: State = field(default_factory=dict)  # of the rounds' global models; empty where not asked for
 

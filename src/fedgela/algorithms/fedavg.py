@@ -55,7 +55,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run stands: the address of its draws."""
+    """Seed and round: with them a method addresses the draws that it makes on the server."""
 
     seed: int
     round: int  # from 1

@@ -32,7 +32,7 @@ from fedgela.models import Net, State
 from fedgela.randomness import generator, seed_of, seed_torch, uniform
 
 FLOOR = 1e-4  # below which alpha and beta do not shrink
-MOST = 65536  # of samples, noise or units at once: far beyond use, and still what a machine can hold
+MOST = 65536  # generated samples, noise or hidden units: far more than is of use, and still fits into memory
 
 
 @dataclass(frozen=True)

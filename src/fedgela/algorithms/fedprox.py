@@ -33,7 +33,7 @@ class FedProx(FedAvg):
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
         away = x.new_zeros(())
         for name, w in net.named_parameters():
-            # not by its copy in bf16, whose rounding counts beside w - w_t
+            # in bf16 w is a rounded copy, and its rounding errors are as large as w - w_t: take the original
             exact = client.get(f"master/{name}", w)
             away = away + (exact - client[f"global/{name}"]).square().sum()
         return super().loss(net, x, y, client) + self.mu / 2 * away

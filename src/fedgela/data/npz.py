@@ -81,8 +81,7 @@ def _unused(arrays: Arrays) -> tuple[str, ...]:
     unused = sorted(arrays.keys() - {*PARTS, "x", "y", *CLIENTS, *GROUPS, *NAMES, *IDS})
     lacking = [key for key in (*CLIENTS, *GROUPS, *NAMES) if key not in arrays]
     for key in unused:
-        # where there is no array of clients, anything called clients, client_id or Client_train is meant as
-        # one
+        # without an array of clients, what is called clients, client_id or Client_train is meant to be one
         clients = key.lower().startswith("client") and not set(CLIENTS) & arrays.keys()
         if clients or difflib.get_close_matches(key.lower(), lacking, n=1, cutoff=ALIKE):
             raise UserError(

@@ -43,7 +43,7 @@ def traffic(
     if algorithm.pooled:  # no federation, no messages
         return Traffic(0, 0)
 
-    def features() -> tuple[Tensor, Tensor]:  # of one sample: what is sent has the size of all samples'
+    def features() -> tuple[Tensor, Tensor]:  # one sample's: the size of what is sent does not depend on it
         return torch.zeros(1, d), torch.zeros(1, dtype=torch.int64)
 
     statistics = {name: value.float() for name, value in algorithm.statistics(counts[None]).items()}

@@ -10,7 +10,7 @@ from fedgela.models import State
 
 def state_norm(state: State) -> Tensor:
     """The Euclidean norm of all float entries together, such as a gradient's; a 0-dimensional tensor."""
-    # by name: a state that was read from a file has its entries in any order, and sums depend on it
+    # sorted, since a state that was read from a file may have another order, and rounding depends on it
     squares = [v.double().square().sum() for _, v in sorted(state.items()) if v.is_floating_point()]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
 
