@@ -145,6 +145,14 @@ def test_the_batchnorm_of_the_best_round_is_a_copy(npz: Path) -> None:
             assert value.data_ptr() != kept[client][name].data_ptr()
 
 
+def test_of_equally_good_rounds_the_first_is_fine_tuned(npz: Path) -> None:
+    progress = serve(tiny(npz, algorithm="fedavg")).begin()
+    for GA in (40.0, 60.0, 60.0, 50.0):
+        progress.round += 1
+        progress.keep_best(GA)
+    assert progress.best_round == 2  # as in the table of rounds, where the first of equals is the best
+
+
 def test_fedavg_has_no_pa_before_fine_tuning(npz: Path) -> None:
     server = serve(tiny(npz, algorithm="fedavg", sample=2))
     _, records = play(server)

@@ -141,6 +141,13 @@ def test_a_missing_class_is_never_predicted_among_the_present() -> None:
     assert not (answers["present"] == 2).any()
 
 
+def test_a_client_without_samples_predicts_as_the_global_model_does() -> None:
+    x, _ = small_batch([0] * 50, seed=1)
+    method = FedGELA(E_W=9.0, personal_prediction="present")
+    net, client = small_net(method), method.client_vectors(torch.zeros(len(COUNTS), dtype=torch.int64), {})
+    torch.testing.assert_close(method.predict_personal(net, x, client), method.predict_global(net, x))
+
+
 def test_the_global_model_is_the_plain_etf_and_the_personal_one_phi_times_it() -> None:
     method = FedGELA(E_W=9.0)
     net, x = small_net(method), BATCH[0]

@@ -137,6 +137,22 @@ def test_the_global_model_is_evaluated_with_the_rounds_mean(npz: Path) -> None:
         torch.testing.assert_close(progress.server.model[name].double(), expected, rtol=1e-5, atol=1e-7)
 
 
+def test_a_newcomer_is_scored_on_the_union_with_its_own_batchnorm(npz: Path) -> None:
+    # of this seed the untrained model predicts several classes
+    chosen = tiny(npz, model="norm", algorithm="fedrep", batchnorm="local", sample=1, epochs=4, seed=4)
+    server = serve(chosen)
+    progress = server.begin()
+    server.step(progress)
+    scorer, model = server.scorer, progress.server.model
+    own, mean_of_round = (
+        scorer.right(scorer.by_global(seen, scorer.union), scorer.union)
+        for seen in (model | server.own_norm, model)
+    )
+    assert not torch.equal(own, mean_of_round)
+    newcomers = progress.right_on_union[progress.visited == 0]
+    assert torch.equal(newcomers, own.expand(3, -1))
+
+
 def test_first_rounds_of_local_and_averaged_are_the_same(npz: Path) -> None:
     local, averaged = (
         play(serve(tiny(npz, model="norm", algorithm="fedavg", batchnorm=policy)), 2)[1]
