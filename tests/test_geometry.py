@@ -110,7 +110,7 @@ def test_phi_of_one_client_equals_its_row_of_many() -> None:
 
 def test_phi_floor_lifts_what_is_below_it_and_nothing_else() -> None:
     assert phi(COUNTS, floor=0.25)[0].tolist() == [2, 1, 0.25, 1]
-    assert phi(COUNTS, floor=1.5)[1].tolist() == [1.5, 1.5, 4, 1.5]
+    assert phi(COUNTS, floor=1.5).tolist() == [[2, 1.5, 1.5, 1.5], [1.5, 1.5, 4, 1.5]]
 
 
 def test_phi_of_a_client_without_samples_is_as_if_it_had_all_classes_alike() -> None:

@@ -179,6 +179,17 @@ def test_rounding_favours_no_client(toy_data: Make) -> None:
     assert (held - held.mean()).abs().max() < 1.5
 
 
+def test_the_odd_samples_of_a_class_go_to_any_of_its_holders(toy_data: Make) -> None:
+    data = toy_data([31] * 4, [5] * 4)  # of two holders each: 16 and 15, 3 and 2
+    more = torch.zeros(2, 4)
+    for seed in range(60):
+        federation = build_federation(data, "classes:2", 4, 0, seed)
+        for part, counts in enumerate((federation.train_counts, federation.test_counts)):
+            more[part] += (counts == counts.max()).sum(dim=1)
+    # each client holds two classes: of one it has the odd sample, on average
+    assert (more / 60 - 1).abs().max() < 0.35
+
+
 def test_same_seed_same_partition_other_seed_other(toy_data: Make) -> None:
     data = toy_data([50] * 4, [20] * 4)
     for scheme in ("dirichlet:0.5", "classes:2", "iid"):
