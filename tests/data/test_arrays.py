@@ -451,6 +451,19 @@ def test_what_float32_cannot_tell_apart_is_constant(tmp_path: Path) -> None:
     assert data.inputs(data.x_train)[:, 0].abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e-25, 1e20])
+def test_a_feature_varies_or_is_constant_in_whatever_unit(tmp_path: Path, unit: float) -> None:
+    """Concentrations in mol/l are all nearly 0, and tell as much as the same in nmol/l."""
+    rng = np.random.default_rng(0)
+    x = unit * np.stack([rng.normal(1, 2, 40), np.full(40, 0.1)], axis=1)
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(40) % 2)
+    data = load_dataset(str(tmp_path / "d.npz"))
+    assert data.constant == ["1"]
+    inputs = data.inputs(data.x_train)
+    torch.testing.assert_close(inputs[:, 0].std(correction=0), torch.tensor(1.0))
+    assert inputs[:, 1].abs().max() < 1e-5
+
+
 def test_a_constant_feature_has_no_effect_also_where_it_changes_later(tmp_path: Path) -> None:
     """Its weights were never trained: whatever they are, they must not speak."""
     rng = np.random.default_rng(0)

@@ -159,7 +159,7 @@ def mean_and_deviation(total: Tensor, squares: Tensor, count: int) -> tuple[Tens
     """
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt()
-    varies = std > 1e-6 * (1 + mean.abs())
+    varies = std > (1e-6 * mean.abs()).clamp(min=1 / CONSTANT)  # of its own size, whatever its unit
     return mean.float(), torch.where(varies, std, CONSTANT).float()
 
 
