@@ -412,3 +412,9 @@ def test_a_label_far_beyond_the_others_is_asked_about() -> None:
     found = inspect_federation(parse_experiment({}), federation_of(data, [0, 1] * 30, [0, 1] * 15))
     told = "5 of 10 classes have no sample at all (4, 5, 6, 7, 8): is the highest label, 9, a mistake?"
     assert told in found.advice.warnings
+
+
+def test_a_class_that_is_named_and_has_no_sample_is_no_question_of_labels() -> None:
+    data = dataclasses.replace(tiny_dataset(), classes=5, class_names=("a", "b", "c", "d", "rare"))
+    found = inspect_federation(parse_experiment({}), federation_of(data, [0, 1] * 30, [0, 1] * 15))
+    assert "1 of 5 classes have no sample at all (rare)" in found.advice.warnings

@@ -270,10 +270,10 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
         lines.append(f"classes without a test sample are never measured, neither by GA nor by PA: {names}")
     if found.nowhere:
         names = _named(found, found.nowhere)
-        lines.append(
-            f"{len(found.nowhere)} of {found.classes} classes have no sample at all ({names}): is the "
-            f"highest label, {found.classes - 1}, a mistake?"
-        )
+        told = f"{len(found.nowhere)} of {found.classes} classes have no sample at all ({names})"
+        if not found.data.class_names:  # then there are as many as the highest label says
+            told += f": is the highest label, {found.classes - 1}, a mistake?"
+        lines.append(told)
     if found.round_misses_class >= RARE:
         lines.append(
             f"with {e.sample} of {found.clients:,} clients a round, a class has no client in "
