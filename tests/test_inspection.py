@@ -418,3 +418,18 @@ def test_a_class_that_is_named_and_has_no_sample_is_no_question_of_labels() -> N
     data = dataclasses.replace(tiny_dataset(), classes=5, class_names=("a", "b", "c", "d", "rare"))
     found = inspect_federation(parse_experiment({}), federation_of(data, [0, 1] * 30, [0, 1] * 15))
     assert "1 of 5 classes have no sample at all (rare)" in found.advice.warnings
+
+
+def test_long_names_that_begin_alike_are_told_apart_in_tables() -> None:
+    hospitals = tuple(f"University Hospital, Department of {what}" for what in ("Oncology", "Radiology"))
+    kinds = tuple(f"adenocarcinoma of the {where}" for where in ("colon", "lung", "ovary", "prostate"))
+    data = dataclasses.replace(
+        tiny_dataset(), class_names=kinds, client_names=hospitals, client_train=np.array([0, 1] * 30)
+    )
+    asked = parse_experiment({"partition": "natural"})
+    found = inspect_federation(asked, federation_of(data, [0, 1] * 30, [0, 1] * 15))
+    counts = report.tables.counts_grid(found)
+    assert counts is not None
+    assert len(set(counts.head)) == 1 + len(kinds)
+    rows = [str(row[0]) for row in report.tables.clients_grid(found).rows]
+    assert [row.removeprefix(f"{k} ")[-9:] for k, row in enumerate(rows)] == [" Oncology", "Radiology"]

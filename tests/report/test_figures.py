@@ -11,7 +11,7 @@ from fedgela.report.colours import styles
 from fedgela.report.curves import curves
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
 from fedgela.report.entries import Curve
-from fedgela.report.figures import client_dots, matrix
+from fedgela.report.figures import client_dots, feature_plane, matrix
 
 SKIN = ["melanoma", "melanocytic nevus", "basal carcinoma", "keratosis"]
 LETTER = 7 / 72  # inches: the height of a name
@@ -85,3 +85,13 @@ def test_losses_that_hardly_fall_have_an_even_scale() -> None:
         curve = {"fedavg": Curve([1, 2], [2.0, last], [None] * 2)}
         figure = curves("l", "loss", "", curve, style, log=True).figure(PAGE_WIDTH)
         assert figure.axes[0].get_yscale() == scale
+
+
+def test_classes_whose_names_begin_alike_are_told_apart_at_their_vectors() -> None:
+    names = ["adenocarcinoma, colon", "adenocarcinoma, lung"]
+    places, directions = np.array([[1.0, 0.0], [0.0, 1.0]]), np.eye(2)
+    picture = feature_plane("f", "", "", places, np.array([0, 1]), directions, names, "PCA", True)
+    with _settings("f"):
+        words = [text.get_text() for text in picture.figure(PAGE_WIDTH).axes[0].texts if text.get_text()]
+    assert len(set(words)) == 2
+    assert all("…" in word and word[-4:] == name[-4:] for word, name in zip(words, names, strict=True))

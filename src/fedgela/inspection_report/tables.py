@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedgela.grids import Grid
+from fedgela.heat_maps import shortened
 from fedgela.inspection import Inspection
 
 LISTED = 20  # clients in the text; of more, the WORST and a summary
@@ -37,8 +38,7 @@ def _figures(found: Inspection) -> tuple[np.ndarray[Any, Any], ...]:
 def label(found: Inspection, k: int) -> str:
     """A client's number, with its name or id where that says more."""
     name = found.client_names[k] if found.client_names else ""
-    name = name if len(name) <= 24 else name[:23] + "…"
-    return f"{k} {name}" if name else str(k)
+    return f"{k} {shortened(name, 24)}" if name else str(k)
 
 
 def _client_row(found: Inspection, k: int) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def counts_grid(found: Inspection) -> Grid | None:
     """Training samples by client and class, where that is small enough to read."""
     if found.clients > COUNTED[0] or found.classes > COUNTED[1]:
         return None
-    names = [name if len(name) <= 12 else name[:11] + "…" for name in found.class_names]
+    names = [shortened(name, 12) for name in found.class_names]
     rows = [
         (label(found, k), *(str(n) if n else "." for n in row))
         for k, row in enumerate(found.train_counts.tolist())

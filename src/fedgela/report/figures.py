@@ -116,7 +116,7 @@ def feature_plane(
             if not np.isnan(directions[c]).any():
                 # where many arrows point out of the plane, their names would lie upon each other
                 named = not arrows or lengths[c] > 0.2 * lengths.max()
-                name = class_names[c][:12] if named else ""
+                name = shortened(class_names[c], 14) if named else ""
                 x, y = directions[c].tolist()
                 _draw_vector(axes, (x, y), name, colours[c], arrows)
         axes.set_aspect("equal", adjustable="datalim")
