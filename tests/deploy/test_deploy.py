@@ -141,6 +141,20 @@ def test_other_kinds_of_data_and_models_are_exported(tmp_path: Path) -> None:
     )
 
 
+def test_features_far_from_zero_have_the_same_answers_in_every_format(tmp_path: Path) -> None:
+    """Years, times and the like: large numbers that are close together."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    rng = np.random.default_rng(0)
+    x, y = 1e6 + rng.normal(size=(60, 5)), np.arange(60) % 3
+    np.savez(tmp_path / "features.npz", x=x, y=y)
+    settings = {"partition": "iid", "clients": 2, "rounds": 1, "batch_size": 5, "lr": 0.05}
+    run(tiny(tmp_path / "features.npz", **settings), tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "model.onnx")
+    own, written = load_model(tmp_path / "run"), load_model(tmp_path / "model.onnx")
+    torch.testing.assert_close(written.probabilities(x), own.probabilities(x), rtol=0, atol=1e-5)
+
+
 class Normed(torch.nn.Module):
     """A net with BatchNorm, which never travels where it is local."""
 

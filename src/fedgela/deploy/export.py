@@ -30,7 +30,7 @@ def export(
     check_file(out, "an .onnx or .pt2", *files_of(path))
     _require(out.suffix)
     card, predictor, _ = trained_model(path, client, which)
-    samples = _samples(card.input)
+    samples = _samples(card.input, predictor)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.stem}{TEMPORARY}{out.suffix}")
     try:
@@ -87,12 +87,12 @@ def _told(what: str, instead: str) -> Iterator[None]:
         raise UserError(f"{what} ({first_line(error)}); {instead}") from None
 
 
-def _samples(spec: InputSpec) -> Tensor:
-    """Drawn: any will do, since it is models that are compared."""
+def _samples(spec: InputSpec, predictor: Predictor) -> Tensor:
+    """Drawn; features as in training, since elsewhere every sample may have the same answer."""
     draw = torch.Generator().manual_seed(0)
     size = (CHECKED, *spec.shape)
     if spec.kind == "features":
-        return torch.randn(size, generator=draw)
+        return predictor.centre + torch.randn(size, generator=draw) / predictor.scale
     if spec.kind == "tokens":
         return torch.randint(spec.vocabulary, size, generator=draw)
     return torch.randint(256, size, generator=draw, dtype=torch.uint8)

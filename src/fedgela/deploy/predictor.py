@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from fedgela.algorithms import FedAvg
@@ -34,8 +33,8 @@ class Predictor(nn.Module):
     """Takes x, [B, ...]: uint8 images with their channels first, float features, or tokens, as they lie in
     the data. Returns probabilities, [B, C]. The data's normalisation is part of it."""
 
+    centre: Tensor
     scale: Tensor
-    shift: Tensor
 
     def __init__(self, net: Net, data: Dataset, predict: Predict) -> None:
         super().__init__()
@@ -44,11 +43,13 @@ class Predictor(nn.Module):
         self.normalises = data.kind != "tokens"
         if self.normalises:
             scale, shift = data.normalisation
+            self.register_buffer("centre", -shift / scale)
             self.register_buffer("scale", scale)
-            self.register_buffer("shift", shift)
 
     def forward(self, x: Tensor) -> Tensor:
-        inputs = torch.addcmul(self.shift, x.float(), self.scale) if self.normalises else x.long()
+        # x * scale + shift would lose digits of large values that are close together, as years and times are,
+        # and on every engine others
+        inputs = (x.float() - self.centre) * self.scale if self.normalises else x.long()
         return self.predict(self.net, inputs).softmax(dim=1)
 
 
