@@ -95,3 +95,15 @@ def test_classes_whose_names_begin_alike_are_told_apart_at_their_vectors() -> No
         words = [text.get_text() for text in picture.figure(PAGE_WIDTH).axes[0].texts if text.get_text()]
     assert len(set(words)) == 2
     assert all("…" in word and word[-4:] == name[-4:] for word, name in zip(words, names, strict=True))
+
+
+@pytest.mark.parametrize(("first", "last"), [(4.0, 2.2), (5.1, 0.14), (9.9, 0.11), (20.0, 0.001)])
+def test_a_logarithmic_scale_has_several_names(first: float, last: float) -> None:
+    curve = {"moon": Curve([1, 2], [first, last], [None] * 2)}
+    figure = curves("l", "loss", "", curve, styles([("moon", "moon")]), log=True).figure(PAGE_WIDTH)
+    FigureCanvasAgg(figure).draw()
+    axis = figure.axes[0].yaxis
+    low, high = figure.axes[0].get_ylim()
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    named = [tick for tick in ticks if tick.label1.get_text() and low <= tick.get_loc() <= high]
+    assert 2 <= len(named) <= 8

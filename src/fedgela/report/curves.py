@@ -117,9 +117,9 @@ def _draw_target(axes: "Axes", level: float, words: str, least: float) -> None:
 
 
 def _between(value: float, low: float, high: float) -> str:
-    """The name of a tick between powers of ten: 2 and 5, where there is room for more than the powers."""
-    first = f"{value:e}"[0]
-    return f"{value:g}" if first in "25" and high < 50 * low else ""
+    """The name of a tick between powers of ten: 2 and 5, where fewer than two powers would name the axis."""
+    powers = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+    return f"{value:g}" if f"{value:e}"[0] in "25" and powers < 2 else ""
 
 
 def _curves_text(
