@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,24 @@ def test_images_get_the_models_size_and_channels(tmp_path: Path) -> None:
     assert grey.x.shape == (1, 1, 8, 8)
     assert int(grey.x[0, 0, 0, 0]) == 76  # ITU-R 601's luma of red
     assert read_samples(save(tmp_path / "grey.png", (9,)), COLOUR, CLASSES).x[0, :, 3, 3].tolist() == [9] * 3
+
+
+@pytest.mark.parametrize("spec", [GREY, COLOUR])
+def test_the_docs_prepare_images_as_predict_does(tmp_path: Path, spec: InputSpec) -> None:
+    image = pytest.importorskip("PIL.Image")
+    photo = image.fromarray(np.random.default_rng(0).integers(256, size=(60, 90, 3), dtype=np.uint8))
+    turned = image.Exif()
+    turned[0x0112] = 6
+    photo.save(tmp_path / "turned.jpg", exif=turned)
+    for mode in ("RGB", "RGBA", "P", "L", "LA", "1"):
+        photo.convert(mode).save(tmp_path / f"{mode}.png")
+    docs = Path(__file__).parents[2] / "docs" / "deploying.md"
+    (code,) = [part for part in docs.read_text().split("```") if "def prepared(" in part]
+    names: dict[str, Any] = {}
+    exec(code.removeprefix("python").partition("images = ")[0], names)
+    found = read_samples(tmp_path, spec, CLASSES)
+    for name, x in zip(found.names, found.x, strict=True):
+        np.testing.assert_array_equal(names["prepared"](tmp_path / name, *spec.shape), x, name)
 
 
 def test_a_folders_classes_are_labels_where_all_are(tmp_path: Path) -> None:
