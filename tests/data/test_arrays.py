@@ -563,8 +563,13 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
         (
             {"label": [0, 1], "a": ["x", "y"]},
-            "column a is no column of numbers but string; leave it out, or call it 'id' if it is what rows "
-            "are called, 'group' if it says which belong together, 'client' if who holds them",
+            "column a is no column of numbers but string, such as 'x'; make numbers of it, leave it out, or "
+            "call it 'id' if it is what rows are called, 'group' if it says which belong together, 'client' "
+            "if who holds them",
+        ),
+        (
+            {"label": [0, 1, 0], "a": ["7", "<5", "<5"]},
+            r"column a holds '<5' in row 1 \(and 1 more\), which ",
         ),
         ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 row"),
         ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in 1 row, written 'nan'"),

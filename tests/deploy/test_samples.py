@@ -85,6 +85,13 @@ def test_arrays(tmp_path: Path) -> None:
     assert read_samples(path, TOKENS, CLASSES).labels == ["dog"]
 
 
+def test_words_where_the_model_takes_numbers_are_no_column_to_leave_out(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "t.csv").write_text("a,b,c\n1,2,m\n4,5,f\n")
+    with pytest.raises(UserError, match=r"column c is no column of numbers but string, such as 'm'$"):
+        read_samples(tmp_path / "t.csv", FEATURES, CLASSES, ("a", "b", "c"))
+
+
 def test_a_table_need_not_have_labels(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -20,6 +20,13 @@ from fedgela.errors import UserError, first_line
 
 NUMBERS = {"int64": re.compile(r"-?(0|[1-9]\d*)"), "float64": re.compile(r"[+-]?\d*\.\d*(e[+-]?\d+)?", re.I)}
 
+# what may be done with a column of words in one's own data
+INSTEAD = (
+    f"; make numbers of it, leave it out, or call it {ID!r} if it is what rows are called, 'group' if it "
+    "says which belong together, 'client' if who holds them"
+)
+SHOWN = 30  # letters of a value
+
 
 def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     table = read_table(path)
@@ -139,7 +146,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         x, read = without_unreadable(decoded, row_name, unreadable)
     else:
         columns = feature_names(table)
-        x, read = features(table, columns), np.ones(len(y), dtype=bool)
+        x, read = features(table, columns, INSTEAD), np.ones(len(y), dtype=bool)
     test = _test(table, y, client, group)
     return split_dataset(
         name,
@@ -208,8 +215,8 @@ def feature_names(table: Any) -> tuple[str, ...]:
     )
 
 
-def features(table: Any, columns: Sequence[str]) -> np.ndarray:
-    """[n, d]: these columns, in this order."""
+def features(table: Any, columns: Sequence[str], instead: str = "") -> np.ndarray:
+    """[n, d]: these columns, in this order; `instead` is said of one that has other values than numbers."""
     if not columns:
         raise UserError("has neither a column image nor columns of numbers beside label")
     missing = [column for column in columns if column not in table.column_names]
@@ -220,10 +227,25 @@ def features(table: Any, columns: Sequence[str]) -> np.ndarray:
     for column in columns:
         numbers = table[column].to_numpy()
         if numbers.dtype.kind not in REAL:
-            raise UserError(
-                f"column {printable(column)} is no column of numbers but {table[column].type}; leave it out, "
-                f"or call it {ID!r} if it is what rows are called, 'group' if it says which belong together, "
-                "'client' if who holds them"
-            )
+            raise UserError(f"column {printable(column)} {_no_numbers(table[column])}{instead}")
         values.append(as_float32(f"column {column}", numbers))
     return np.stack(values, axis=1)
+
+
+def _no_numbers(cells: Any) -> str:
+    """What is wrong with a column that should be of numbers: of some cells, as '<5' among a laboratory's
+    values, or of all."""
+    values = cells.to_pylist()
+    wrong = [row for row, value in enumerate(values) if not _is_number(value)]
+    if not wrong or len(wrong) == len(values):
+        return f"is no column of numbers but {cells.type}, such as {str(values[0])[:SHOWN]!r}"
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"holds {str(values[wrong[0]])[:SHOWN]!r} in row {wrong[0]}{more}, which is no number"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
