@@ -23,6 +23,7 @@ from fedgela.errors import UserError
 from fedgela.files import read_tensors
 from fedgela.saving import Saver
 from fedgela.server import Server
+from fedgela.watch import Watcher
 from helpers import Notes, listing, outcome_of, start_command, tiny, tiny_table
 
 
@@ -399,9 +400,15 @@ def test_a_run_is_not_made_shorter_than_it_is(cut: Path) -> None:
         runs.resume(cut)
 
 
-def test_a_run_that_went_well_after_all_has_no_error(cut: Path) -> None:
+def test_a_run_that_goes_on_has_not_failed_any_more(cut: Path) -> None:
     (cut / "error.txt").write_text("Traceback of an earlier attempt")
-    runs.resume(cut)
+    (failed,) = Watcher(cut).look().runs
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(Interrupted):
+            runs.resume(cut)
+    (stopped,) = Watcher(cut).look().runs
+    assert (failed.stage, stopped.stage) == ("failed", "stopped")
     assert not (cut / "error.txt").exists()
 
 

@@ -208,15 +208,14 @@ def go_on(
     listener: Listener,
 ) -> Record:
     """Run all rounds, from a checkpoint or from the beginning, and write the result."""
+    forget_failure(folder.path)  # of an earlier try: what comes of this one is not known yet
     if checkpoint:
         store.saved = checkpoint.clients
     with (
         _with_events(server.experiment, folder, listener) as hearing,
         Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver,
     ):
-        result = _rounds_and_result(folder, server, saver, checkpoint, hearing)
-    forget_failure(folder.path)
-    return result
+        return _rounds_and_result(folder, server, saver, checkpoint, hearing)
 
 
 @contextlib.contextmanager
