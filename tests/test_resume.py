@@ -404,8 +404,8 @@ def test_a_run_that_goes_on_has_not_failed_any_more(cut: Path) -> None:
     (cut / "error.txt").write_text("Traceback of an earlier attempt")
     (failed,) = Watcher(cut).look().runs
     with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(patch, 5)
-        with pytest.raises(Interrupted):
+        kill_at(patch, 5)
+        with pytest.raises(Killed):
             runs.resume(cut)
     (stopped,) = Watcher(cut).look().runs
     assert (failed.stage, stopped.stage) == ("failed", "stopped")
@@ -473,6 +473,21 @@ def test_a_finished_run_gives_its_result_again_and_stays_as_it_is(npz: Path, tmp
     assert runs.resume(tmp_path, listener) == result
     assert listener.notes == ["this run is finished"]
     assert listing(tmp_path) == before
+
+
+def test_a_finished_run_that_is_to_be_longer_tells_how(npz: Path, tmp_path: Path) -> None:
+    runs.run(tiny(npz), tmp_path / "run")
+    config, result = tmp_path / "run/config.toml", tmp_path / "run/result.json"
+    config.write_text(config.read_text().replace("rounds = 3", "rounds = 5"))
+    listener = Notes()
+    runs.resume(tmp_path / "run", listener)
+    assert listener.notes[1:] == [
+        f"{config}: rounds is 5 now, and the result is of 3: without {result} the run goes on"
+    ]
+    result.unlink()
+    runs.resume(tmp_path / "run")
+    runs.run(tiny(npz, rounds=5), tmp_path / "whole")
+    assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "whole")
 
 
 def test_a_damaged_config_or_result_is_named(npz: Path, tmp_path: Path) -> None:

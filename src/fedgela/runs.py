@@ -99,6 +99,11 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
         held = folder.experiment()
         if result is not None:
             listener.note("this run is finished")
+            if held.rounds > result.get("rounds", held.rounds):
+                listener.note(
+                    f"{path / CONFIG}: rounds is {held.rounds} now, and the result is of {result['rounds']}: "
+                    f"without {path / RESULT} the run goes on"
+                )
             for module in changed_modules(path, held):
                 listener.note(f"the source of {module} has been changed since it began")
             if tensorboard:
