@@ -8,7 +8,16 @@ import torch
 
 from fedgela import files
 from fedgela.errors import UserError
-from fedgela.files import check_apart, check_folder, read_tensors, write_atomically, write_json, write_tensors
+from fedgela.files import (
+    check_apart,
+    check_folder,
+    read_entries,
+    read_tensors,
+    write_atomically,
+    write_json,
+    write_tensors,
+)
+from helpers import same
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +109,27 @@ def test_tensors_and_note_come_back_to_the_bit(tmp_path: Path) -> None:
     for key, value in tensors.items():
         assert back[key].dtype == value.dtype
         assert torch.equal(back[key].nan_to_num(7), value.nan_to_num(7))
+
+
+def test_a_few_entries_come_back_to_the_bit_and_torch_does_not_take_ctrl_c_for_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {
+        "w": torch.randn(3, 5),
+        "half": torch.randn(7).bfloat16(),
+        "count": torch.tensor(2**40),
+        "none": torch.zeros(0, 4),
+        "flags": torch.tensor([True, False, True]),
+    }
+    path = tmp_path / write_tensors(tmp_path, "m", tensors, note="a note")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # torch asks a storage, in Python, for its first byte, and tells whatever that raises as a ValueError
+    monkeypatch.setattr(torch.UntypedStorage, "__getitem__", interrupted)
+    for entries in ({"w"}, {"count", "half"}, {"none"}, set(tensors), set[str]()):
+        assert same(read_entries(path, entries), {name: tensors[name] for name in entries})
 
 
 def test_equal_content_has_an_equal_name(tmp_path: Path) -> None:
