@@ -1,6 +1,7 @@
 """The user's own files: .npz and .parquet."""
 
 import io
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -432,6 +433,13 @@ def test_measurements_are_no_labels(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("label,age\n0.5,1\n1.25,2\n")
     with pytest.raises(UserError, match="column label must be integers or strings, not"):
         load_dataset(str(tmp_path / "t.csv"))
+
+
+def test_a_databases_decimals_are_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    doses = [Decimal("0.25"), Decimal("12.50"), Decimal("3.00"), Decimal("7.75")]
+    data = load_dataset(str(parquet(tmp_path, label=["a", "b"] * 2, dose=doses)))
+    assert sorted(torch.cat([data.x_train, data.x_test]).flatten().tolist()) == [0.25, 3.0, 7.75, 12.5]
 
 
 def test_columns_have_names_of_their_own(tmp_path: Path) -> None:

@@ -73,16 +73,22 @@ def read_table(path: Path) -> Any:
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
-    return _with_numbers(table) if path.suffix.lower() == ".csv" else _without_categories(table)
+    return _with_numbers(table) if path.suffix.lower() == ".csv" else _in_plain_types(table)
 
 
-def _without_categories(table: Any) -> Any:
-    """The table with the values of pandas' categories, so that they are checked like any column."""
+def _in_plain_types(table: Any) -> Any:
+    """The table with the values of pandas' categories, so that they are checked like any column, and with the
+    decimals of a database as numbers."""
     import pyarrow
 
     for place, column in enumerate(table.schema):
-        if pyarrow.types.is_dictionary(column.type):
-            table = table.set_column(place, column.name, table[place].cast(column.type.value_type))
+        plain = column.type
+        if pyarrow.types.is_dictionary(plain):
+            plain = plain.value_type
+        if pyarrow.types.is_decimal(plain):
+            plain = pyarrow.float64()
+        if plain != column.type:
+            table = table.set_column(place, column.name, table[place].cast(plain))
     return table
 
 
