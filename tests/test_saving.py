@@ -283,6 +283,28 @@ def test_a_run_that_is_stopped_waits_for_its_checkpoint(
     assert checkpoint is not None and checkpoint.progress.round == 1
 
 
+@pytest.mark.parametrize("took", [0.1, 60.0])
+def test_a_last_checkpoint_that_takes_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
+    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
+    told = threading.Event()
+    monkeypatch.setattr(RunFolder, "save", lambda *_: took < 1 or told.wait(SECONDS))
+    notes: list[str] = []
+
+    def hear(text: str) -> None:
+        notes.append(text)
+        told.set()
+
+    with pytest.raises(Stopped), Saver(RunFolder(tmp_path), FolderStore(tmp_path), 5, hear) as saver:
+        saver._took = took
+        saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+        raise Stopped
+    expected = "a last checkpoint is being written; the one before took 60 s"
+    assert notes == ([expected] if took == 60.0 else [])
+
+
 def test_a_full_disk_does_not_hide_why_a_run_ended(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

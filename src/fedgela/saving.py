@@ -10,6 +10,7 @@ from fedgela.rounds import Progress
 from fedgela.runfolder import FolderStore, Reached, RunFolder, Snapshot
 
 SPARING = 10  # a checkpoint is due once so many times the seconds have passed that the last one took to write
+NOTICED = 2.0  # seconds of waiting from which somebody would wonder why nothing happens
 HELD = 2**30  # bytes of clients' models in memory from which a checkpoint is due in any case
 
 
@@ -77,6 +78,8 @@ class Saver:
         """An error that ended the run is raised before one of the last checkpoint, which is noted then."""
         try:
             self.save()
+            if self._writing is not None and self._took > NOTICED:
+                self.note(f"a last checkpoint is being written; the one before took {self._took:.0f} s")
             self.wait()
         except Exception as error:
             if reason is None or reason is error:
