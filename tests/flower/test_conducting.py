@@ -5,7 +5,9 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
@@ -14,9 +16,9 @@ from fedgela import cli
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
 from fedgela.flower import cli as commands
-from fedgela.flower import conducting
+from fedgela.flower import conducting, server_app
 from fedgela.flower.folder import FederationFolder, init
-from fedgela.flower.terms import AGREED, NOTES, STARTED, TERMS, Terms
+from fedgela.flower.terms import AGREED, ERROR, NOTES, STARTED, TERMS, Terms
 from fedgela.listener import Listener
 from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
 from fedgela.runs import already_holds_a_run
@@ -195,6 +197,37 @@ def test_no_run_begins_while_another_is_alive(
         assert f"'fedgela watch {run}' shows it" in said()
     conducting.begin(federation, parse_experiment({}), federation.runs / "004", Listener())
     assert len(terms_of_what_goes_on) == 2
+
+
+def test_a_run_that_does_not_start_is_not_left_to_start_later(
+    federation: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(federation: FederationFolder, *arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        return {"success": True, "run-id": 7}
+
+    monkeypatch.setattr(conducting, "flwr", flwr)
+    monkeypatch.setattr(conducting, "registered", lambda federation: {})
+    monkeypatch.setattr(conducting, "SECONDS_TO_START", -1.0)
+    with pytest.raises(UserError, match=r"did not start within .* start it again"):
+        conducting.begin(federation, parse_experiment({}), federation.runs / "001", Listener())
+    assert [arguments[0] for arguments in asked] == ["run", "stop"] and asked[1][1] == "7"
+
+
+def test_a_run_that_loses_its_server_says_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+
+    monkeypatch.setattr(server_app, "conduct", lost)
+    monkeypatch.setattr(server_app, "die_with_parent", lambda sign: None)
+    with pytest.raises(httpx.ConnectTimeout):
+        server_app.main(None, SimpleNamespace(run_config={"folder": str(tmp_path)}))
+    said = (tmp_path / ERROR).read_text()
+    assert "handshake operation timed out" in said and "--resume' goes on" in said and "a bug" not in said
 
 
 # -- what is shown ---------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ folder = ""
 """
 
 
+class NotStarted(UserError):
+    pass
+
+
 def begin(
     federation: FederationFolder,
     experiment: Experiment,
@@ -189,6 +193,10 @@ def _go(
     write_atomically(path / FLOWER_RUN, run)
     try:
         return _watch(federation, folder, listener, notes, log)
+    except NotStarted:
+        with contextlib.suppress(UserError):
+            flwr(federation, "stop", run, CONNECTION)  # or it would start whenever Flower can, unwatched
+        raise
     except KeyboardInterrupt:
         flwr(federation, "stop", run, CONNECTION)
         end = time.monotonic() + SECONDS_TO_STOP
@@ -228,7 +236,10 @@ def _watch(
             if folder.result() is None and not (path / ERROR).exists():
                 raise UserError(f"the run's server process has ended without a result; {again}")
         elif alive is None and time.monotonic() > end:
-            raise UserError(f"the run did not start within {SECONDS_TO_START:g} s: {last_words(log)}")
+            raise NotStarted(
+                f"the run did not start within {SECONDS_TO_START:g} s; end 'fedgela federation server' and "
+                f"start it again. Its log: {last_words(log)}"
+            )
         time.sleep(POLL_SECONDS)
 
 

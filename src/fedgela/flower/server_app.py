@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import httpx
 import numpy as np
 import torch
 from flwr.app import Context
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.data.dataset import mean_and_deviation
-from fedgela.errors import UserError
+from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.flower.class_list import stripped, together
@@ -54,6 +55,10 @@ def main(grid: Grid, context: Context) -> None:
             conduct(folder, grid)
     except UserError as error:
         write_atomically(folder.path / ERROR, str(error))
+        raise
+    except httpx.HTTPError as error:
+        lost = f"the connection to the server was lost ({first_line(error)})"
+        write_atomically(folder.path / ERROR, f"{lost}; 'fedgela federation run DIR --resume' goes on")
         raise
     except BaseException as error:
         write_atomically(folder.path / ERROR, f"{type(error).__name__}: {error} (a bug: see superlink.log)")
