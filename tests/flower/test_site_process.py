@@ -1,6 +1,7 @@
 """A site's process: its connection, through the ends that Flower's SuperNode comes to, and its log."""
 
 import errno
+import subprocess
 import sys
 from collections.abc import Callable
 from io import StringIO
@@ -123,3 +124,26 @@ def test_a_refusal_after_a_connection_is_a_new_one(nodes: Nodes) -> None:
     with pytest.raises(Over):
         nodes.connect()
     assert sum("not let in yet" in line for line in nodes.said) == 2
+
+
+GIVES_UP = """
+import threading, time
+import flwr.supernode.cli
+from fedgela.flower import supernode
+
+def gives_up():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    {how}
+
+flwr.supernode.cli.flower_supernode = gives_up
+supernode.main()
+"""
+
+
+@pytest.mark.parametrize("how", ["return", "raise RuntimeError('lost')"])
+def test_a_supernode_that_has_given_up_ends_whatever_threads_it_leaves(how: str) -> None:
+    """So that the site hears of it, and comes in again."""
+    done = subprocess.run(
+        [sys.executable, "-c", GIVES_UP.format(how=how)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1 and ("lost" in done.stderr) == ("lost" in how)
