@@ -1,13 +1,16 @@
 """A federation of real processes on this machine: the same result, kill -9, and who is let in."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
@@ -15,7 +18,8 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela.flower.keys import make_key
-from fedgela.flower.processes import free_port, program, start
+from fedgela.flower.link import Link
+from fedgela.flower.processes import free_port, has_dead_child, program, start
 from fedgela.flower.server_app import TERMS
 from flower.real import RealFederation, assert_close, real_federation, until
 
@@ -74,6 +78,28 @@ def test_a_package_that_flower_has_unpacked_by_half_is_unpacked_anew(tmp_path: P
     with (tmp_path / "log").open("wb") as log:
         start([sys.executable, "-c", ""], tmp_path / "home", log).wait(60)
     assert not by_half.exists()
+
+
+STARTS = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {!r}]); time.sleep(600)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of children on Linux only")
+def test_a_superlink_whose_part_that_starts_runs_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        whole, half = (
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", STARTS.format(does)]))
+            for does in ("import time; time.sleep(60)", "")
+        )
+        for process in (whole, half):
+            stack.callback(process.kill)
+        until(lambda: has_dead_child(half.pid), 60, lambda: "the end of the child")
+        assert not has_dead_child(whole.pid)
+        said: list[str] = []
+        Link.wait(SimpleNamespace(process=half, log=tmp_path), said.append)
+        assert "starts no runs any more" in said[0]
+        whole.kill()
+        Link.wait(SimpleNamespace(process=whole, log=tmp_path), said.append)
+        assert "has ended (exit code -9)" in said[1]
 
 
 # -- who is let in ---------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from fedgela.flower.addresses import HOST, ip_of, is_host, reached_at
 from fedgela.flower.control import register
 from fedgela.flower.folder import FederationFolder
 from fedgela.flower.keys import check_certificate, check_server_key, names_of
-from fedgela.flower.processes import check_free, is_listening, last_words, start, stop
+from fedgela.flower.processes import check_free, has_dead_child, is_listening, last_words, start, stop
 
 SECONDS_TO_START = 60.0
+POLL_SECONDS = 0.5
 DATABASE, UNUSABLE = "flower.db", "unusable-flower.db"
 OF_DATABASE = (b"sqlite3.", b"Exit Code: 105")  # words of Flower that ends for its database
 
@@ -92,8 +93,14 @@ class Link:
             time.sleep(0.1)
 
     def wait(self, note: Callable[[str], None]) -> None:
-        code = self.process.wait()
-        note(f"Flower's SuperLink has ended (exit code {code}); its log is {self.log}")
+        """Until it ends, or its child that starts runs does, as when it was stopped for too long: it goes on
+        without, and no run would ever begin."""
+        while self.process.poll() is None:
+            if has_dead_child(self.process.pid):
+                note(f"Flower's SuperLink starts no runs any more, start it again; its log is {self.log}")
+                return
+            time.sleep(POLL_SECONDS)
+        note(f"Flower's SuperLink has ended (exit code {self.process.returncode}); its log is {self.log}")
 
     def stop(self) -> None:
         stop(self.process)

@@ -73,6 +73,17 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def has_dead_child(pid: int) -> bool:
+    """Whether a process has not noticed the end of one that it started, as far as Linux tells."""
+    with contextlib.suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+                if state == "Z":
+                    return True
+    return False
+
+
 def is_listening(host: str, port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
         return True
