@@ -209,6 +209,22 @@ def length_and_form() -> str:
     )
 
 
+def averages() -> str:
+    """GA over the last tenth of the rounds by the weight of earlier rounds in the averaged global model."""
+    groups: dict[tuple[str, str, str], dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of("averages"):
+        place = f"{row['dataset']}, `{row['partition']}`"
+        groups[place, row["clients"], row["method"]][row["server_average"]].append(row)
+    weights = sorted({weight for by_weight in groups.values() for weight in by_weight})
+    cells = []
+    for (place, clients, method), by_weight in groups.items():
+        best = over_seeds([row["GA_best"] for row in by_weight[0.0]])
+        figures = [over_seeds([row["GA_last_tenth"] for row in by_weight[weight]]) for weight in weights]
+        cells.append([place, clients, method, best, *figures])
+    head = ["data, split", "clients", "method", "best round of 0", *(f"{weight:g}" for weight in weights)]
+    return table(head, cells)
+
+
 def phi_forms() -> str:
     """GA and local accuracy of FedGELA's forms of Phi, and of FedAvg beside them, by data and split."""
     by_place: dict[tuple[str, str], dict[str, dict]] = defaultdict(dict)

@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "alignment": of_sweeps.alignment,
     "angles-by-round": of_sweeps.angles_by_round,
     "angles-measured": of_the_ledger.angles_measured,
+    "averages": of_sweeps.averages,
     "bench": of_sweeps.bench,
     "burden": of_sweeps.burden,
     "cifar10-phi-even": partial(of_sweeps.single_runs, "cifar10-phi-even"),
