@@ -1,13 +1,11 @@
-"""The README and the docs: links lead somewhere, code shows as code, commands take the options that they
-name, and tables say what the evidence says."""
+"""The README and the docs: links lead somewhere, code shows as code, and commands take the options that they
+name."""
 
-import importlib.util
 import itertools
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer
@@ -80,20 +78,3 @@ def test_commands_take_the_options_that_are_named(page: Path) -> None:
             command = command.commands[next(rest)]
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         assert {word for word in rest if word.startswith("--")} <= known, " ".join(words)
-
-
-@pytest.fixture(scope="module")
-def evidence() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables_of_the_docs", ROOT / "results/tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@of_every_page
-def test_tables_say_what_the_evidence_says(page: Path, evidence: ModuleType) -> None:
-    for marker, shown in TABLE.findall(page.read_text("utf-8")):
-        assert shown == "\n".join(evidence.render(marker)), (
-            f"write it anew: python results/tables.py ({marker})"
-        )
