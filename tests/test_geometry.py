@@ -108,6 +108,12 @@ def test_phi_of_one_client_equals_its_row_of_many() -> None:
         assert torch.equal(phi(COUNTS[0], form), phi(COUNTS, form)[0])
 
 
+def test_even_lengths_are_rounded_once() -> None:
+    counts = torch.tensor([5, 1, 2] + 7 * [0])
+    lengths = phi(counts, "even")[:3]
+    assert torch.equal(lengths, torch.tensor(3 * [10 / 3]))  # not 10 times the float32 of 1 / 3
+
+
 def test_phi_floor_lifts_what_is_below_it_and_nothing_else() -> None:
     assert phi(COUNTS, floor=0.25)[0].tolist() == [2, 1, 0.25, 1]
     assert phi(COUNTS, floor=1.5).tolist() == [[2, 1.5, 1.5, 1.5], [1.5, 1.5, 4, 1.5]]

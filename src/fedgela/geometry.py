@@ -72,7 +72,7 @@ class PhiForm:
         C, n = counts.shape[-1], counts.sum(dim=-1, keepdim=True)
         x = torch.where(n > 0, counts.double() / n.clamp(min=1), 1 / C)
         if self.kind == "even":
-            x = (x > 0) / (x > 0).sum(dim=-1, keepdim=True)
+            x = (x > 0).double() / (x > 0).sum(dim=-1, keepdim=True)
         if self.kind.endswith("exp"):
             return x.exp()
         if self.kind == "paper-sqrt":
