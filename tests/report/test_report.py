@@ -476,6 +476,16 @@ def test_other_data_than_was_trained_on_is_not_drawn(comparison: Path, tmp_path:
     assert not any("Confusion" in picture.title for picture in report.pictures)
 
 
+def test_an_averaged_global_model_is_said_to_be_one(tmp_path: Path) -> None:
+    npz = tiny_npz(tmp_path)
+    run(tiny(npz), tmp_path / "runs" / "plain")
+    assert "the average over rounds" not in make_report([tmp_path / "runs"]).html
+    run(tiny(npz, server_average=0.5, algorithm="fedavg"), tmp_path / "runs" / "averaged")
+    told = "<dt>the global model</dt><dd>the average over rounds, with weight "
+    html = make_report([tmp_path / "runs"]).html
+    assert f"{told}0.0 or 0.5 for" in html or f"{told}0.5 or 0.0 for" in html
+
+
 def test_an_unfinished_run_knows_its_data_by_its_checkpoint(tmp_path: Path) -> None:
     npz = tiny_npz(tmp_path)
     run_interrupted(tiny(npz), tmp_path / "runs" / "old", after=2)

@@ -39,6 +39,9 @@ def what_was_run(c: Context) -> Section:
         ("seeds", ", ".join(map(str, seeds))),
         ("measured on", measured),
     ]
+    if any(entry.experiment.server_average for entry in entries):
+        told = f"the average over rounds, with weight {_each(c, 'server_average')} for the earlier ones"
+        pairs.append(("the global model", told))
     if unmeasured := _never_measured(c):
         pairs.append(("never measured", f"{', '.join(unmeasured)}: there is no test sample of these classes"))
     if unlearned := _never_trained_on(c):
