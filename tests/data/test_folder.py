@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedgela.data import build_federation, load_dataset
+from fedgela.data.unreadable import HINT
 from fedgela.errors import UserError
 
 Image = pytest.importorskip("PIL.Image", reason="images are read with Pillow: pip install 'fedgela[hub]'")
@@ -244,7 +245,7 @@ def test_unreadable_files_are_named_and_counted(tmp_path: Path) -> None:
     told = str(error.value)
     assert f"{tmp_path}: 4 of 12 images cannot be read: x/000.png (" in told
     assert "x/002.png" in told and "x/003.png" not in told and "and 1 more" in told
-    assert told.splitlines()[1:] == ['unreadable = "skip" goes on without them']
+    assert told.splitlines()[1:] == [HINT.strip()]
 
 
 def test_unreadable_files_are_skipped_by_choice_and_told(tmp_path: Path) -> None:

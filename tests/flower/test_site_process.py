@@ -21,6 +21,7 @@ from fedgela.flower.site import Site
 from fedgela.flower.site_process import LET_IN, NOT_LET_IN, PATIENCE_SECONDS, REGISTERING_SECONDS
 from fedgela.flower.wire import decode
 from flower.sites import write_data
+from helpers import Cli
 
 STOPPED = "Finished server process"  # of the last words of one that signed off
 
@@ -147,3 +148,25 @@ def test_a_supernode_that_has_given_up_ends_whatever_threads_it_leaves(how: str)
         [sys.executable, "-c", GIVES_UP.format(how=how)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 1 and ("lost" in done.stderr) == ("lost" in how)
+
+
+@pytest.mark.filterwarnings("ignore:.*they are left out")
+def test_images_that_cannot_be_read_are_left_out_by_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Cli
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="images are read with Pillow: pip install 'fedgela[hub]'")
+    init(tmp_path / "federation", ["north"], "127.0.0.1", free_port(), [])
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            image.new("L", (8, 8), 40 * i).save(tmp_path / "photos" / name / f"{i}.png")
+    (tmp_path / "photos" / "cat" / "broken.png").write_text("no image")
+    sites: list[Site] = []
+    monkeypatch.setattr(site_process, "serve", lambda folder, site, log: sites.append(site))
+    asked = ["federation", "site", tmp_path / "federation" / "north", "--data", tmp_path / "photos"]
+    code, _, told = command(*asked)
+    assert code == 2
+    assert "1 of 13 images cannot be read: cat/broken.png" in told and "--skip-unreadable" in told
+    assert command(*asked, "--skip-unreadable")[0] == 0
+    (site,) = sites
+    assert len(site.data.y_train) + len(site.data.y_test) == 12

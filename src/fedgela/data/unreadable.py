@@ -11,13 +11,13 @@ from fedgela.errors import UserError
 
 Unreadable = Literal["error", "skip"]
 SHOWN = 3
+HINT = '\nto go on without them: unreadable = "skip" (predict and federation site: --skip-unreadable)'
 
 
 def without_unreadable(
-    decoded: Decoded, name: Callable[[int], str], unreadable: Unreadable, skip: str = 'unreadable = "skip"'
+    decoded: Decoded, name: Callable[[int], str], unreadable: Unreadable
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images that could be read, and a mask over all that says which they are. `skip` is what the error
-    tells a user to say to go on without the others."""
+    """The images that could be read, and a mask over all that says which they are."""
     read = np.ones(len(decoded.x), dtype=bool)
     if not decoded.failed:
         return decoded.x, read
@@ -26,7 +26,6 @@ def without_unreadable(
     more = f"; and {len(decoded.failed) - SHOWN} more" if len(decoded.failed) > SHOWN else ""
     told = f"{len(decoded.failed)} of {len(read)} images cannot be read: {first}{more}"
     if unreadable == "error" or not read.any():
-        hint = f"\n{skip} goes on without them" if read.any() else ""
-        raise UserError(told + hint)
+        raise UserError(told + HINT if read.any() else told)
     warnings.warn(f"{told}; they are left out", stacklevel=2)
     return decoded.x[read], read

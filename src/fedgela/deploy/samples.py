@@ -30,7 +30,6 @@ from fedgela.data.unreadable import Unreadable, without_unreadable
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec, columns_of
 
-SKIP = "--skip-unreadable"
 SHOWN = 5  # classes in a note
 
 
@@ -77,7 +76,7 @@ def _of_images(path: Path, spec: InputSpec, classes: Sequence[str], unreadable: 
     names = [str(file.relative_to(root)) for file in files]
     decoded = decode(files, size, channels)
     decoded.check_depth()
-    x, read = without_unreadable(decoded, lambda i: names[i], unreadable, SKIP)
+    x, read = without_unreadable(decoded, lambda i: names[i], unreadable)
     kept = [i for i, ok in enumerate(read) if ok]
     # a folder that is called like a class says what its images are; if all are, they are labels
     folders = [files[i].absolute().parent.name for i in kept]
@@ -170,7 +169,7 @@ def _of_table(
     if "image" in table.column_names:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
         decoded.check_depth()
-        x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable, SKIP)
+        x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable)
     else:
         x, read = features(table, columns), np.ones(len(rows), dtype=bool)
     rows, samples, labels = rows[read], _tensor(x, spec), None

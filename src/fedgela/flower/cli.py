@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -142,6 +142,9 @@ def site(
     dataset: Annotated[str | None, typer.Option(help="a data set's name instead")] = None,
     data_dir: Annotated[str | None, typer.Option(help="where NAME.npz files lie")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="of images that are decoded")] = None,
+    skip: Annotated[
+        bool, typer.Option("--skip-unreadable", help="leave out images that cannot be read")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     share_classes: Annotated[
         bool,
@@ -162,7 +165,8 @@ def site(
         raise UserError(f"--data: there is no folder or file {data}")
     _end_in_order()
     named = str(Path(data).resolve()) if data is not None else str(dataset)
-    opened = open_site(place, named, data_dir, device, image_size, share_classes, _log)
+    unreadable: Literal["skip", "error"] = "skip" if skip else "error"
+    opened = open_site(place, named, data_dir, image_size, unreadable, device, share_classes, _log)
     serve(place, opened, _log)
 
 

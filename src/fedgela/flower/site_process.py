@@ -12,6 +12,7 @@ import torch
 
 from fedgela.data import load_dataset
 from fedgela.data.dataset import Dataset
+from fedgela.data.unreadable import Unreadable
 from fedgela.errors import UserError
 from fedgela.flower.class_list import agreed
 from fedgela.flower.door import opened
@@ -35,15 +36,16 @@ def open_site(
     folder: SiteFolder,
     data: str,
     data_dir: str | None,
-    device: str,
     image_size: int | None,
+    unreadable: Unreadable,
+    device: str,
     share_classes: bool,
     log: Callable[[str], None],
 ) -> Site:
     """The site with its data read, and its classes compared with the federation's."""
     check_certificate(folder.ca)
     check_site_key(folder.key)
-    dataset = known = load_dataset(data, data_dir, image_size=image_size)
+    dataset = known = load_dataset(data, data_dir, image_size=image_size, unreadable=unreadable)
     if folder.classes:
         try:
             known = agreed(dataset, folder.classes)
