@@ -209,6 +209,27 @@ def length_and_form() -> str:
     )
 
 
+def learned_length() -> str:
+    """GA over seeds with the ETF's length fixed and learned, and how long it is in the end."""
+    groups: dict[tuple[str, str], dict[tuple[float, bool], list[dict]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in rows_of("learned-length"):
+        groups[row["partition"], row["phi"]][row["E_W"], row["learned"]].append(row)
+    lengths = sorted({E_W for by_length in groups.values() for E_W, _ in by_length})
+    cells = []
+    for (partition, form), by_length in groups.items():
+        fixed = [over_seeds([row["GA"] for row in by_length[E_W, False]]) for E_W in lengths]
+        learned = []
+        for E_W in lengths:
+            rows = by_length[E_W, True]
+            ends = sorted(row["E_W_last"] for row in rows)
+            learned.append(f"{over_seeds([row['GA'] for row in rows])} ({ends[0]:.0f} to {ends[-1]:.0f})")
+        cells.append([f"`{partition}`", form, *fixed, *learned])
+    head = [f"E_W = {E_W:g}" for E_W in lengths] + [f"learned from {E_W:g} (its end)" for E_W in lengths]
+    return table(["split", "Phi", *head], cells)
+
+
 def averages() -> str:
     """GA over the last tenth of the rounds by the weight of earlier rounds in the averaged global model."""
     groups: dict[tuple[str, str, str], dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))

@@ -41,6 +41,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "fedgen-digits": of_sweeps.by_strength,
     "growth": of_sweeps.growth,
     "keys": of_sweeps.keys,
+    "learned-length": of_sweeps.learned_length,
     "length-and-form": of_sweeps.length_and_form,
     "many-classes": of_sweeps.many_classes,
     "measured": of_the_ledger.measured,

@@ -1,0 +1,97 @@
+"""The ETF's length learned with the body and averaged with it, against lengths that are chosen and fixed.
+
+    python results/learned_length.py results/sweeps/learned-length.json
+
+Digits, validation data, the last round.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "results"))  # where runs find this file's method by its name
+
+from fedgela.algorithms.fedgela import FedGELA, FixedClassifier, Head, L2Norm  # noqa: E402
+from fedgela.config import parse_experiment  # noqa: E402
+from fedgela.files import read_tensors  # noqa: E402
+from fedgela.geometry import simplex_etf  # noqa: E402
+from fedgela.models import State  # noqa: E402
+from fedgela.runs import run  # noqa: E402
+
+DIGITS = {"dataset": "digits", "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03, "validation": 0.2}
+PARTITIONS = ("classes:2", "dirichlet:0.1", "dirichlet:0.5")
+FORMS = ("power:1", "power:0.5", "even")
+LENGTHS = (3.0, 10.0)  # E_W, fixed or to begin with
+SEEDS = range(106, 111)
+LOG_LENGTH = "head.classifier.log_length"
+
+
+class LearnedLength(nn.Module):
+    """logits = e^s M^T h: M is the ETF of unit vectors, s learned."""
+
+    def __init__(self, M: Tensor, E_W: float) -> None:
+        super().__init__()
+        self.directions = FixedClassifier(M)
+        self.log_length = nn.Parameter(torch.tensor([E_W]).log() / 2)
+
+    def forward(self, h: Tensor) -> Tensor:
+        logits: Tensor = self.log_length.exp() * self.directions(h)
+        return logits
+
+
+@dataclass(frozen=True)
+class LearnedETF(FedGELA):
+    """FedGELA whose classifier keeps its directions for good, but not its length, which travels."""
+
+    title: ClassVar[str] = "FedGELA, length learned"
+
+    def head(self, d: int, C: int, seed: int) -> nn.Module:
+        assert self.E_W is not None
+        return Head(L2Norm(), LearnedLength(simplex_etf(d, C, seed), self.E_W))
+
+    def travels(self, entry: str) -> bool:
+        return not entry.startswith("head.classifier.directions.")
+
+    def classifier(self, model: State, client: State) -> Tensor:
+        W = model[LOG_LENGTH].exp() * model["head.classifier.directions.weight"]
+        return client["phi"][:, None] * W if client else W
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"] if out.exists() else []
+    for partition in PARTITIONS:
+        for form in FORMS:
+            for E_W in LENGTHS:
+                for learned in (False, True):
+                    for seed in SEEDS:
+                        asked = {"partition": partition, "phi": form, "E_W": E_W, "learned": learned}
+                        asked["seed"] = seed
+                        if not any(asked.items() <= row.items() for row in rows):
+                            rows.append(asked | measure(partition, form, E_W, learned, seed))
+                            print(rows[-1], flush=True)
+                            out.write_text(json.dumps({"settings": DIGITS, "rows": rows}, indent=1) + "\n")
+
+
+def measure(partition: str, form: str, E_W: float, learned: bool, seed: int) -> dict[str, float]:
+    method = "learned_length:LearnedETF" if learned else "fedgela"
+    table = {**DIGITS, "partition": partition, "seed": seed, "device": "cpu"}
+    table["algorithm"] = {"name": method, "phi": form, "E_W": E_W}
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(parse_experiment(table), Path(folder) / "run")
+        found = {name: round(result[name]["last"], 2) for name in ("GA", "PA")}
+        if learned:
+            model, _ = read_tensors(Path(folder) / "run" / "models" / result["models"]["last"])
+            found["E_W_last"] = round(float(model[LOG_LENGTH].exp() ** 2), 2)
+    return found
+
+
+if __name__ == "__main__":
+    main()
