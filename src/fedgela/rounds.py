@@ -10,6 +10,8 @@ from torch import Tensor
 from fedgela.algorithms import ServerState, Update
 from fedgela.models import State
 
+TALLIES = ("visited", "right", "right_on_union")  # tensors of a Progress that stay on the CPU
+
 
 class ClientStore(Protocol):
     """Where clients keep their last local models between rounds."""
@@ -71,7 +73,7 @@ class Progress:
     def held(self) -> "Progress":
         """A copy that later rounds leave as it is: they put other tensors into a model, but count on in the
         tallies."""
-        tallies = {name: getattr(self, name).clone() for name in ("visited", "right", "right_on_union")}
+        tallies = {name: getattr(self, name).clone() for name in TALLIES}
         return replace(self, **tallies, best_norms=dict(self.best_norms))
 
     def keep_best(self, GA: float | None) -> None:

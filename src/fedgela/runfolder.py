@@ -39,7 +39,7 @@ from fedgela.files import (
 )
 from fedgela.models import State
 from fedgela.own_code import OWN_CODE, own_code
-from fedgela.rounds import Progress
+from fedgela.rounds import TALLIES, Progress
 
 KEPT_CHECKPOINTS = 2
 # what reading a checkpoint may raise where it is damaged
@@ -50,7 +50,6 @@ SEEDS, TABLE, TRIALS = "seeds.toml", "table.json", "trials.json"
 ASKED = "asked.json"  # beside a comparison's table: its runs' folders, in the order of the runs
 SEVERAL = {SEEDS: "a run on several seeds", TABLE: "a comparison", TRIALS: "a search"}
 LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: is_locked elsewhere holds it for an instant
-TALLIES = ("visited", "right", "right_on_union")  # tensors of a Progress that stay on the CPU
 
 
 def refuse_other_kinds(path: Path, own: str | None = None) -> None:
