@@ -23,24 +23,28 @@ def update(k: int, value: float) -> Update:
     return Update(k, 10 + k, {"w": torch.full((4,), value)})
 
 
+def together(privacy: CentralPrivacy, before: State, updates: list[Update], sites: int) -> State:
+    return privacy.noisy(before, privacy.clipped(before, updates), sites).model
+
+
 def test_changes_are_clipped_count_alike_and_get_noise() -> None:
     before = {"w": torch.zeros(4)}
     quiet = CentralPrivacy(noise=1e-9, clip=1.0)
     # (0.5, 0.5, 0.5, 0.5) is of length 1: the first is cut to it, the second, of length 0.2, is not
-    together = quiet.together(before, [update(0, 9.0), update(1, 0.1)], sites=2)
-    torch.testing.assert_close(together.model["w"], torch.full((4,), 0.3))
+    both = together(quiet, before, [update(0, 9.0), update(1, 0.1)], sites=2)
+    torch.testing.assert_close(both["w"], torch.full((4,), 0.3))
     loud = CentralPrivacy(noise=2.0, clip=3.0)
     wide = {"w": torch.zeros(40_000)}
-    noisy = loud.together(wide, [Update(0, 1, {"w": torch.zeros(40_000)})], sites=4).model["w"]
+    noisy = together(loud, wide, [Update(0, 1, {"w": torch.zeros(40_000)})], sites=4)["w"]
     assert noisy.std().item() == pytest.approx(2.0 * 3.0 / 4, rel=0.03)
-    again = loud.together(wide, [Update(0, 1, {"w": torch.zeros(40_000)})], sites=4).model["w"]
+    again = together(loud, wide, [Update(0, 1, {"w": torch.zeros(40_000)})], sites=4)["w"]
     assert not torch.equal(noisy, again)
 
 
 def test_noise_is_finite_whatever_bytes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     for byte in (b"\0", b"\xff"):
         monkeypatch.setattr(secrets, "token_bytes", lambda count, byte=byte: byte * count)
-        noisy = CentralPrivacy(noise=1.0, clip=1.0).together({"w": torch.zeros(4)}, [], sites=1).model["w"]
+        noisy = together(CentralPrivacy(noise=1.0, clip=1.0), {"w": torch.zeros(4)}, [], sites=1)["w"]
         assert noisy.isfinite().all()
 
 

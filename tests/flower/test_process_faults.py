@@ -119,6 +119,29 @@ def test_a_site_that_dies_or_hangs_is_restarted_and_has_lost_nothing(
     run.assert_equals_a_local_run(absent={round: [FAULTY] for round in away})
 
 
+def test_with_secure_aggregation_the_sum_is_opened_without_a_site_that_dies_or_hangs(
+    federation: RealFederation, plan: Path
+) -> None:
+    """A masked update that comes when the others' sum has been opened is not taken."""
+    (plan / "2").write_text("die")
+    site = federation.site(NAME, plan=plan)
+    run = federation.run(
+        "masked", federation.experiment(rounds=8, lr=0.005), *terms(sites=2), "--secure-aggregation"
+    )
+    site.ended(1)
+    federation.site(NAME, plan=plan)
+    run.wait_for(lambda records: len(records) > 2 and "faults" not in records[-1], "return", 180)
+    (plan / "next").write_text("hang")
+    until(lambda: not (plan / "next").exists(), 60, lambda: run.command.said)
+    run.wait_for(lambda records: "no answer" in str(records[-1].get("faults")), "deadline", 120)
+    (plan / "go on").touch()
+    run.command.ended(0, 240)
+    absent = {r["round"]: [FAULTY] for r in run.records if FAULTY not in r["clients"] or "faults" in r}
+    assert 1 not in absent and len(absent) >= 2
+    assert not any("lost" in record for record in run.records)
+    run.assert_equals_a_local_run(absent=absent)
+
+
 def test_a_site_that_comes_late_takes_part_from_then_on(federation: RealFederation) -> None:
     run = federation.run("late", federation.experiment(rounds=8), *terms(sites=2, wait=2))
     run.wait_for_round(1)

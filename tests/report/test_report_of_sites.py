@@ -157,6 +157,17 @@ def test_the_spent_epsilon_is_told(run_on_sites: Make) -> None:
     assert "Differential privacy" not in words(plain)
 
 
+def test_it_is_told_that_updates_were_masked_and_which_rounds_were_lost(run_on_sites: Make) -> None:
+    folder = run_on_sites(terms={"secure_aggregation": True, "min_sites": 2})
+    assert "Rounds whose updates are lost" not in words(read(make_report([folder]).html))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[1]["lost"] = "too few sites stayed to open their sum"
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = words(read(make_report([folder]).html))
+    assert "the sum of the updates, and no single one. Rounds whose updates are lost: 2." in shown
+    assert "--min-sites 2 --secure-aggregation" in shown
+
+
 def test_a_local_run_has_no_part_about_sites(made_run: Make) -> None:
     page = read(make_report([made_run("local", [50.0])]).html)
     assert "Sites" not in [heading.text() for heading in page.find("h2")]

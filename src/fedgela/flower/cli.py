@@ -150,6 +150,9 @@ def site(
         bool,
         typer.Option("--share-classes", help="tell the server this site's class counts and figures by class"),
     ] = False,
+    masked_only: Annotated[
+        bool, typer.Option("--masked-only", help="take part only in runs with --secure-aggregation")
+    ] = False,
 ) -> None:
     """Take part as a site, with data that stays here. Ctrl-C ends it; it can be started again at any time."""
     from fedgela.flower import require_flower
@@ -166,7 +169,9 @@ def site(
     _end_in_order()
     named = str(Path(data).resolve()) if data is not None else str(dataset)
     unreadable: Literal["skip", "error"] = "skip" if skip else "error"
-    opened = open_site(place, named, data_dir, image_size, unreadable, device, share_classes, _log)
+    opened = open_site(
+        place, named, data_dir, image_size, unreadable, device, share_classes, masked_only, _log
+    )
     serve(place, opened, _log)
 
 
@@ -186,7 +191,10 @@ def run(
     test_data: Annotated[
         str | None, typer.Option(help="the server's own data, whose test part GA is measured on")
     ] = None,
-    min_sites: Annotated[int, typer.Option(min=1, help="sites without which no round begins")] = 1,
+    min_sites: Annotated[
+        int | None,
+        typer.Option(min=1, help="sites without which no round begins: 1, or 2 with --secure-aggregation"),
+    ] = None,
     round_seconds: Annotated[
         float, typer.Option(help="seconds after which a round goes on without a site")
     ] = ROUND_SECONDS,
@@ -194,6 +202,12 @@ def run(
         float, typer.Option(help="seconds that missing sites are waited for")
     ] = WAIT_SECONDS,
     wire: Annotated[str, typer.Option(help="how weights travel: fp32, bf16 or fp16")] = "fp32",
+    secure_aggregation: Annotated[
+        bool,
+        typer.Option(
+            "--secure-aggregation", help="the server learns the sum of the updates, and no single one"
+        ),
+    ] = False,
     dp_noise: Annotated[
         float, typer.Option(min=0, help="differential privacy of sites: noise by clip; 0 is off")
     ] = 0.0,
@@ -215,10 +229,11 @@ def run(
 
     federation = FederationFolder.read(folder)
     terms: dict[str, Any] = {
-        "min_sites": min_sites,
+        "min_sites": min_sites or (2 if secure_aggregation else 1),
         "round_seconds": round_seconds,
         "wait_seconds": wait_seconds,
         "wire": wire,
+        "secure_aggregation": secure_aggregation,
         "dp_noise": dp_noise,
         "dp_clip": dp_clip,
         "dp_delta": dp_delta,

@@ -17,6 +17,7 @@ from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.flower.control import CONNECTION, flwr, registered
 from fedgela.flower.folder import FederationFolder
+from fedgela.flower.masks import FEWEST
 from fedgela.flower.processes import is_listening, last_words
 from fedgela.flower.server_app import check_possible
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
@@ -110,6 +111,9 @@ def resume(federation: FederationFolder, out: Path, listener: Listener, **change
 def _check(terms: Terms) -> None:
     """A UserError where a term is out of its range, as NaN always is."""
     everybody = len(terms.sites)
+    if terms.secure_aggregation and min(everybody, terms.min_sites) < FEWEST:
+        what = f"--min-sites {terms.min_sites}" if everybody >= FEWEST else "a federation of one site"
+        raise UserError(f"--secure-aggregation: a sum needs {FEWEST} sites or more, but this is {what}")
     for holds, option, range_, found in (
         (1 <= terms.min_sites <= everybody, "min-sites", f"from 1 to all {everybody}", terms.min_sites),
         (0 < terms.round_seconds < math.inf, "round-seconds", "above 0", terms.round_seconds),

@@ -17,9 +17,21 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record, accuracy, mean_accuracy
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Exchange
-from fedgela.flower.incoming import Answer, Heard, check_scored, check_trained, hear
+from fedgela.flower.incoming import (
+    Answer,
+    Heard,
+    Unsound,
+    check_distance,
+    check_key,
+    check_scored,
+    check_seeds,
+    check_trained,
+    hear,
+)
+from fedgela.flower.masks import FIXED_POINT
 from fedgela.flower.outgoing import update_like
 from fedgela.flower.privacy import CentralPrivacy, Releases
+from fedgela.flower.secure import SecureAggregation
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, encode, visit_of
 from fedgela.models import State
@@ -68,11 +80,20 @@ class FederatedServer(Server):
         if terms.dp_noise > 0:
             self.privacy = CentralPrivacy(terms.dp_noise, terms.dp_clip, terms.dp_delta)
             self.privacy.check(self)
+        self.secure: SecureAggregation | None = None
+        if terms.secure_aggregation:
+            fixed = FIXED_POINT[terms.wire]
+            self.secure = SecureAggregation(fixed, terms.dp_clip if self.privacy else None, self._ask)
+            self.secure.check(self)
+            model = self.update_like["model"]
+            masked = {name: torch.zeros(value.shape, dtype=fixed.dtype) for name, value in model.items()}
+            self.update_like = self.update_like | {"model": masked}
         self.refused = dict(refused)
         # of the round, by the site's name; who was refused has been noted
         self.faults: dict[str, str] = {terms.sites[site]: why for site, why in refused.items()}
         self.faults_before: dict[str, str] = {}  # of the round before
         self.site_seconds: dict[str, float] = {}  # that they trained
+        self.lost = ""  # why the round's updates are, where their sum could not be opened
         self.joined: dict[str, Record] = {}  # what sites said of their data, since the last round
         self.class_counts: dict[int, State] = {}  # of the sites that share them, "train" and "test" [C]
         self.by_class: dict[str, Record] = {}  # of the round, of the sites that share it
@@ -91,7 +112,7 @@ class FederatedServer(Server):
 
     def step(self, progress: Progress) -> Record:
         self.faults_before, self.faults = self.faults, {}
-        self.site_seconds, self.by_class = {}, {}
+        self.site_seconds, self.by_class, self.lost = {}, {}, ""
         sent, received = self.exchange.sent, self.exchange.received
         record = super().step(progress)
         self._check_finite(progress)
@@ -107,6 +128,9 @@ class FederatedServer(Server):
             record["by_class"] = self.by_class
         if self.faults:
             record["faults"] = self.faults
+        if self.lost:
+            record["lost"] = self.lost
+            self.note(f"round {progress.round}: its updates are lost: {self.lost}")
         if self.privacy is not None:
             record["epsilon"] = self.privacy.epsilon(self.releases.count)
         record["site_seconds"] = self.site_seconds
@@ -183,9 +207,12 @@ class FederatedServer(Server):
         server = progress.server
         groups = {"model": self.travelling(server.model), "extra": server.extra}
         visits = []
-        for site, (answer, about) in self._ask(
-            "train", groups, clients, progress, wire=self.terms.wire
-        ).items():
+        more: dict[str, object] = {"wire": self.terms.wire}
+        if self.secure is not None:
+            samples = {site: int(self.federation.train.sizes[site]) for site in clients}
+            more["mask"] = self.secure.begin(progress, clients, samples)
+            clients = self.secure.asked
+        for site, (answer, about) in self._ask("train", groups, clients, progress, **more).items():
             if about["state_lost"]:
                 self._fault(site, "had lost its personal model, and started anew")
             self.site_seconds[self.terms.sites[site]] = about["seconds"]
@@ -227,18 +254,49 @@ class FederatedServer(Server):
             groups.pop(sharing.GROUP, None)  # it opted in after it had joined: from the next run on
         by_class = self.class_counts.get(site, {}).get("test")
         tested = int(self.federation.test_counts[site])
-        if task == "train":
+        if task == "key":
+            check_key(groups, about)
+        elif task == "unmask":
+            assert self.secure is not None
+            check_seeds(groups, about, self.secure.absent)
+        elif task == "train":
             samples = int(self.federation.train.sizes[site])
             check_trained(groups, about, self.update_like, model, samples, tested, by_class)
         else:
             check_scored(task, groups, about, tested, by_class)
 
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
+        before = self.travelling(progress.server.model)
+        total: State | None = None
+        if self.secure is not None:
+            count = sum(1 if self.privacy else update.samples for update in updates)
+            total = self._opened(progress, before, updates, count)
+            mean = {name: before[name] + value / count for name, value in (total or {}).items()}
+            updates = [] if total is None else [Update(0, count, mean)]
         if self.privacy is not None:
             self.releases.one_more(progress.round)
-            before = self.travelling(progress.server.model)
-            updates = [self.privacy.together(before, updates, len(self.terms.sites))]
-        super()._aggregate(progress, updates)
+            if total is None:
+                total = self.privacy.clipped(before, updates)
+            updates = [self.privacy.noisy(before, total, len(self.terms.sites))]
+        if updates:
+            super()._aggregate(progress, updates)
+
+    def _opened(
+        self, progress: Progress, before: State, updates: Sequence[Update], count: int
+    ) -> State | None:
+        """The sum of the changes whose masked ones are here, of so many samples or sites; None where the
+        round is lost."""
+        assert self.secure is not None
+        total = self.secure.open(progress, {update.client: update.model for update in updates})
+        try:
+            if total is None:
+                raise Unsound("too few sites stayed to open their sum")
+            total = {name: value.to(self.device) for name, value in total.items()}
+            check_distance({name: value / count for name, value in total.items()}, before)
+        except Unsound as error:
+            self.lost = str(error)
+            return None
+        return total
 
     def _fault(self, site: int, text: str) -> None:
         """Every round's record has it; it is noted when it is new."""

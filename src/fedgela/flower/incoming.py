@@ -5,7 +5,8 @@ for the run's record; after these checks nothing has to doubt an answer's names,
 """
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from fedgela.algorithms import FedAvg
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Replies
+from fedgela.flower.masks import SEED_BYTES
 from fedgela.flower.outgoing import ABOUT, MEASURES, statistics_like
 from fedgela.flower.wire import About, Groups, decode
 from fedgela.inputs import InputSpec, Kind
@@ -149,9 +151,16 @@ def check_trained(
         if not value.is_floating_point() and ((value < 0).any() or int(value.sum()) > samples):
             raise Unsound(f"sent extra/{name} with counts that it cannot have")
     _check_shared("train", groups.get(sharing.GROUP, {}), 0 if by_class is None else len(by_class), by_class)
-    update = groups.get("model", {})
-    moved = _length([value.to(model[name].device) - model[name] for name, value in update.items()])
-    if moved > ABSURD * (1.0 + _length([model[name] for name in update])):
+    # of a masked change, in whole numbers, only the sum can be looked at
+    update = {name: value for name, value in groups.get("model", {}).items() if value.is_floating_point()}
+    change = {name: value.to(model[name].device) - model[name] for name, value in update.items()}
+    check_distance(change, model)
+
+
+def check_distance(change: State, model: State) -> None:
+    """Unsound where a change is absurdly far from the model that it began with."""
+    moved = _length(list(change.values()))
+    if not moved <= ABSURD * (1.0 + _length([model[name] for name in change])):
         raise Unsound(f"sent a model that is {moved:.3g} away from the global one")
 
 
@@ -161,6 +170,22 @@ def check_scored(task: str, groups: Groups, about: About, tested: int, by_class:
     _check_tensors(groups, {}, besides=("measures", sharing.GROUP))
     _check_right(_measures(task, groups)["right"], tested)
     _check_shared(task, groups.get(sharing.GROUP, {}), 0 if by_class is None else len(by_class), by_class)
+
+
+def check_key(groups: Groups, about: About) -> None:
+    _check_about("key", about)
+    _check_tensors(groups, {})
+    _check_secret(about["key"])
+
+
+def check_seeds(groups: Groups, about: About, absent: Collection[int]) -> None:
+    """Of the site's own mask, and of those with the sites that are absent."""
+    _check_about("unmask", about)
+    _check_tensors(groups, {})
+    if about["pairs"].keys() != {str(site) for site in absent}:
+        raise Unsound("sent seeds of other masks than it was asked for")
+    for value in (about["own"], about["key"], *about["pairs"].values()):
+        _check_secret(value)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -191,6 +216,11 @@ def _check_tensors(groups: Groups, like: Groups, besides: Sequence[str] = ()) ->
                 raise Unsound(f"sent {group}/{name} as {_type(value)}, not {_type(example)}")
             if not value.isfinite().all():
                 raise Unsound(f"sent {group}/{name} with values that are no finite numbers")
+
+
+def _check_secret(value: object) -> None:
+    if not (isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{2 * SEED_BYTES}}}", value)):
+        raise Unsound("sent a key or a seed that is none")
 
 
 def _measures(task: str, groups: Groups) -> dict[str, float]:

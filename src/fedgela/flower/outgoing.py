@@ -20,6 +20,9 @@ ABOUT: dict[str, dict[str, type]] = {
     "train": {"samples": int, "state_lost": bool, "seconds": float},
     "score": {},
     "finetune": {},
+    # of secure aggregation: a public key, and the seeds of masks, never those of one update alone (masks.py)
+    "key": {"key": str},
+    "unmask": {"own": str, "pairs": dict, "key": str},
 }
 
 

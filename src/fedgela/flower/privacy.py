@@ -61,17 +61,23 @@ class CentralPrivacy:
                     'set batchnorm = "group" or "local"'
                 )
 
-    def together(self, before: State, updates: Sequence[Update], sites: int) -> Update:
-        """All updates as one, clipped and with noise; `before` has the entries that an update has."""
+    def clipped(self, before: State, updates: Sequence[Update]) -> State:
+        """sum_k clip(w_k - w) over all updates; `before` has the entries that an update has."""
         total = {name: torch.zeros_like(value) for name, value in before.items()}
         for update in updates:
             change = {name: value - before[name] for name, value in update.model.items()}
-            factor = min(1.0, self.clip / max(float(state_norm(change)), 1e-12))
+            factor = clip_factor(change, self.clip)
             for name, value in change.items():
                 total[name] += factor * value
-        for value in total.values():
-            value += self.noise * self.clip * _normal(value.shape).to(value)
-        return Update(0, 1, {name: before[name] + value / sites for name, value in total.items()})
+        return total
+
+    def noisy(self, before: State, total: State, sites: int) -> Update:
+        """The sum of the clipped changes with noise, as if it were one update."""
+        model = {}
+        for name, value in total.items():
+            noise = self.noise * self.clip * _normal(value.shape).to(value)
+            model[name] = before[name] + (value + noise) / sites
+        return Update(0, 1, model)
 
     def epsilon(self, releases: int) -> float:
         """Spent after so many noisy models, at delta, for adding or removing one site."""
@@ -79,6 +85,11 @@ class CentralPrivacy:
         accountant = accounting.rdp.RdpAccountant()
         accountant.compose(accounting.GaussianDpEvent(self.noise), releases)
         return float(accountant.get_epsilon(self.delta))
+
+
+def clip_factor(change: State, length: float) -> float:
+    """What cuts a change to this length."""
+    return min(1.0, length / max(float(state_norm(change)), 1e-12))
 
 
 def _normal(shape: torch.Size) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import fedgela
+from fedgela.algorithms import Update
 from fedgela.config import parse_experiment
 from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
@@ -25,9 +26,11 @@ from fedgela.errors import UserError
 from fedgela.flower import client as playing
 from fedgela.flower import outgoing, sharing
 from fedgela.flower.class_list import agreed, stripped
+from fedgela.flower.masks import FIXED_POINT, Masker, Unmaskable, digest_of, share_of
 from fedgela.flower.personal import Personal
 from fedgela.flower.site_store import SiteStore
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
+from fedgela.models import State
 from fedgela.resolve import device_of
 from fedgela.rounds import Visit
 
@@ -49,8 +52,10 @@ class Site:
         log: Callable[[str], None] = lambda text: None,
         share_classes: bool = False,
         classes: tuple[str, ...] = (),
+        masked_only: bool = False,
     ) -> None:
-        """`classes` is the list that the federation was made with; empty: names are collected."""
+        """`classes` is the list that the federation was made with; empty: names are collected. `masked_only`
+        refuses to send an update that the server could read."""
         self.federation = federation  # its id
         self.data = data
         self.state = state
@@ -58,6 +63,8 @@ class Site:
         self.log = log
         self.share_classes = share_classes
         self.classes = classes
+        self.masked_only = masked_only
+        self.masker = Masker()
         self._server: sharing.SiteServer | None = None
         self._made_from: object = None
 
@@ -66,7 +73,7 @@ class Site:
         try:
             groups, about = decode(payload)
             return self._answer(groups, about)
-        except Refused as error:
+        except (Refused, Unmaskable) as error:
             self.log(f"refused: {error}")
             return encode({}, {"error": str(error)})
         except outgoing.NotDeclared as error:
@@ -85,6 +92,10 @@ class Site:
             reply = self._classes()
         elif task == "join":
             reply, allowed = self._join(about)
+        elif task == "key":
+            reply = {}, {"key": self.masker.new_key().hex()}
+        elif task == "unmask":
+            reply = self._unmask(about)
         elif task in of_a_round:
             server, k = self._server_for(groups, about), int(about["site"])
             reply = of_a_round[task](server, k, groups, about)
@@ -183,6 +194,8 @@ class Site:
     def _train(
         self, server: sharing.SiteServer, k: int, groups: Groups, about: About
     ) -> tuple[Groups, About]:
+        if self.masked_only and "mask" not in about:
+            raise Refused("sends masked updates only (--masked-only); this run has no --secure-aggregation")
         began = time.perf_counter()
         round = int(about["round"])
         visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))
@@ -194,6 +207,8 @@ class Site:
         if store.lost:
             self.log(f"round {round}: the personal model of round {store.visited} was lost; started anew")
         sent = groups_of(without_classes(visit))
+        if "mask" in about:
+            sent["model"] = self._masked(visit.update, k, groups["model"], about)
         if self.share_classes:
             sent[sharing.GROUP] = server.shared_of_visit(visit, round)
         return sent, {
@@ -201,6 +216,21 @@ class Site:
             "state_lost": store.lost,
             "seconds": float(f"{time.perf_counter() - began:.3f}"),
         }
+
+    def _masked(self, update: Update, k: int, before: State, about: About) -> State:
+        """The update as whole numbers of which only a sum can be read."""
+        asked = about["mask"]
+        keys = {int(site): bytes.fromhex(key) for site, key in asked["keys"].items()}
+        change = {name: value - before[name].to(value.device) for name, value in update.model.items()}
+        share = share_of(change, update.samples, asked["unit"], asked["clip"])
+        masked = self.masker.mask(share, k, keys, FIXED_POINT[about["wire"]])
+        self.log(f"round {about['round']}: masked among {len(keys)} sites, {digest_of(keys)}")
+        return masked
+
+    def _unmask(self, about: About) -> tuple[Groups, About]:
+        seeds = self.masker.reveal(about["answered"])
+        pairs = {str(site): seed.hex() for site, seed in seeds.pairs.items()}
+        return {}, {"own": seeds.own.hex(), "pairs": pairs, "key": self.masker.new_key().hex()}
 
     def _personal(self, server: sharing.SiteServer, k: int, about: About, groups: Groups) -> Personal:
         """With which the model of this visit can be used on the site."""

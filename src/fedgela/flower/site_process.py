@@ -40,6 +40,7 @@ def open_site(
     unreadable: Unreadable,
     device: str,
     share_classes: bool,
+    masked_only: bool,
     log: Callable[[str], None],
 ) -> Site:
     """The site with its data read, and its classes compared with the federation's."""
@@ -58,7 +59,11 @@ def open_site(
     if share_classes:
         log(f"{folder.name}: shares its class counts, and its figures by class, with the server")
     folder.state.mkdir(mode=0o700, exist_ok=True)
-    return Site(folder.federation, dataset, folder.state, device, log, share_classes, folder.classes)
+    if masked_only:
+        log(f"{folder.name}: takes part only in runs with secure aggregation")
+    return Site(
+        folder.federation, dataset, folder.state, device, log, share_classes, folder.classes, masked_only
+    )
 
 
 def by_class(data: Dataset) -> str:

@@ -39,6 +39,7 @@ class Terms:
     dp_noise: float = 0.0  # 0: no differential privacy
     dp_clip: float = 1.0
     dp_delta: float = 1e-5
+    secure_aggregation: bool = False
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "Terms":

@@ -16,7 +16,14 @@ Groups = dict[str, State]
 About = dict[str, Any]
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_TYPES = {torch.float64, torch.float32, *_HALF.values(), torch.int64, torch.bool}  # that tensors here have
+_TYPES = {
+    torch.float64,
+    torch.float32,
+    *_HALF.values(),
+    torch.int64,
+    torch.int32,
+    torch.bool,
+}  # that tensors here have
 HALVED = ("model", "extra")  # the groups that may go as 16 bits: the large ones
 # the parts of a visit that are single tensors
 SINGLE_TENSORS = ("loss_sum", "loss_count", "classifier", "right", "right_on_union", "tracked")

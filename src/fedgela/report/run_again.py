@@ -45,9 +45,12 @@ def _command(run: Run, config: str, is_configs_own: bool) -> str:
 def _options(sites: Sites) -> str:
     """The options of `fedgela federation run` that change figures and are not as by default."""
     usual = {field.name: field.default for field in fields(Terms)}
-    given = {
-        key: getattr(sites.terms, key) for key in ("min_sites", "wire", "dp_noise", "dp_clip", "dp_delta")
-    }
+    changing = ("min_sites", "wire", "secure_aggregation", "dp_noise", "dp_clip", "dp_delta")
+    given = {key: getattr(sites.terms, key) for key in changing}
     options = {key: value for key, value in given.items() if value != usual[key]}
     options |= {"test_data": shlex.quote(sites.test_data)} if sites.test_data is not None else {}
-    return "".join(f" --{key.replace('_', '-')} {value}" for key, value in options.items())
+    return "".join(_option(key.replace("_", "-"), value) for key, value in options.items())
+
+
+def _option(name: str, value: object) -> str:
+    return f" --{name}" if value is True else f" --{name} {value}"

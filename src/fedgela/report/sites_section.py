@@ -35,6 +35,8 @@ def by_site(c: Context) -> Section:
 
 def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
     parts: list[Part] = [_sites_table(run, sites), _messages(run.records)]
+    if sites.terms.secure_aggregation:
+        parts.append(_masked(run.records))
     spent = entry.curve("epsilon")
     if spent.rounds:
         parts.append(_privacy(sites, spent))
@@ -117,7 +119,16 @@ def _privacy(sites: Sites, spent: Curve) -> Part:
     return paragraph(
         f"Differential privacy: epsilon {spent.mean[-1]:.3g} at delta {terms.dp_delta:g} after round "
         f"{spent.rounds[-1]} (noise {terms.dp_noise:g}, changes cut to length {terms.dp_clip:g}), for one "
-        "site's taking part, towards everybody who sees global models. The server itself sees every update."
+        "site's taking part, towards everybody who sees global models. "
+        + ("" if terms.secure_aggregation else "The server itself sees every update.")
+    )
+
+
+def _masked(records: Sequence[Record]) -> Part:
+    lost = [str(record["round"]) for record in records if "lost" in record]
+    told = f" Rounds whose updates are lost: {', '.join(lost)}." if lost else ""
+    return paragraph(
+        f"Secure aggregation: the server has seen the sum of the updates, and no single one.{told}"
     )
 
 
