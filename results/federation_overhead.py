@@ -4,8 +4,8 @@
 
 "stock" is a Flower app as its documentation writes them: a ClientApp that imports torch, reads its data and
 trains, one message to train and one to evaluate, everything at Flower's defaults. "fedgela" is `fedgela
-federation`. Both train the same net on digits, server and sites as processes of their own on this machine,
-turn about.
+federation`, and "masked" the same with --secure-aggregation. All train the same net on digits, server and
+sites as processes of their own on this machine, turn about.
 """
 
 import argparse
@@ -194,7 +194,7 @@ def stock(folder: Path, sites: int) -> list[tuple[float, float]]:
     return [tuple(json.loads(line)) for line in out.read_text().splitlines()]
 
 
-def ours(folder: Path, sites: int) -> list[tuple[float, float]]:
+def ours(folder: Path, sites: int, **terms: bool) -> list[tuple[float, float]]:
     data = digits(folder, sites)
     federation = init(
         folder / "federation", list(data), "127.0.0.1", free_port(), [str(k) for k in range(10)]
@@ -204,13 +204,17 @@ def ours(folder: Path, sites: int) -> list[tuple[float, float]]:
         run = folder / "run"
         conducting.begin(
             federation, parse_experiment({**table, "device": "cpu"}), run, Listener(),
-            test_data=str(folder / "server.npz"), min_sites=sites,
+            test_data=str(folder / "server.npz"), min_sites=sites, **terms,
         )  # fmt: skip
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [(record["seconds"], max(record["site_seconds"].values())) for record in records]
 
 
-WAYS = {"stock": stock, "fedgela": ours}
+def masked(folder: Path, sites: int) -> list[tuple[float, float]]:
+    return ours(folder, sites, secure_aggregation=True)
+
+
+WAYS = {"stock": stock, "fedgela": ours, "masked": masked}
 
 
 def measure(way: str, sites: int) -> list[float]:

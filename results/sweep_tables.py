@@ -355,7 +355,12 @@ def federation_overhead() -> str:
     rows = held_in("federation_overhead")["rows"]
     sites = sorted({row["sites"] for row in rows})
     cells = []
-    for way, name in {"stock": "a Flower app as usual", "fedgela": "`fedgela federation`"}.items():
+    names = {
+        "stock": "a Flower app as usual",
+        "fedgela": "`fedgela federation`",
+        "masked": "with `--secure-aggregation`",
+    }
+    for way, name in names.items():
         found = {row["sites"]: row["overhead"] for row in rows if row["way"] == way}
         cells.append([name, *(f"{found[number]:.1f}" for number in sites)])
     return table(["", *(f"{number} sites" for number in sites)], cells)

@@ -1,6 +1,7 @@
 """With secure aggregation a federation learns the same models, and its server no single update."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,13 +199,24 @@ def test_a_sum_that_is_absurdly_far_is_not_taken(whole: Path, monkeypatch: pytes
 
 
 def test_a_site_can_insist_on_it(whole: Path) -> None:
-    for terms, faulty in (({}, True), ({"secure_aggregation": True, "min_sites": 2}, False)):
+    for terms, refuses in (({}, True), ({"secure_aggregation": True, "min_sites": 2}, False)):
         played = Played(whole.parent, small(whole), whole, **terms)
         played.grid.sites[1].masked_only = True
-        server = played.server()
+        server = played.server()  # a site that refuses does so before the run begins
         record = server.step(server.begin())
-        assert ("east" in record.get("faults", {})) == faulty
-        assert not faulty or "--masked-only" in record["faults"]["east"]
+        assert record["clients"] == ([0, 2] if refuses else [0, 1, 2])
+        assert ("--masked-only" in record.get("faults", {}).get("east", "")) == refuses
+
+
+def test_a_site_that_insists_sends_no_update_without_a_mask_whatever_the_server_says(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    server = played.server()
+    played.grid.sites[1].masked_only = True
+    server.terms = replace(server.terms, secure_aggregation=True)  # in words only
+    record = server.step(server.begin())
+    assert "--masked-only" in record["faults"]["east"]
+    sent = [decode(answer)[0] for site, _, answer in played.grid.seen if site == 1]
+    assert not any("model" in groups for groups in sent)
 
 
 def test_with_differential_privacy_sites_clip_and_the_sum_is_the_same(

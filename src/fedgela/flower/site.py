@@ -115,6 +115,9 @@ class Site:
                 f"the server has fedgela {about.get('version')}, this site {fedgela.__version__}: "
                 "install the same on both"
             )
+        masks = "mask" in about if about["task"] == "train" else about.get("secure_aggregation")
+        if self.masked_only and not masks:
+            raise Refused("takes part only in runs with --secure-aggregation (--masked-only)")
 
     def _server_for(self, groups: Groups, about: About) -> sharing.SiteServer:
         """The same for a whole run; what it keeps between rounds is on disk."""
@@ -194,8 +197,6 @@ class Site:
     def _train(
         self, server: sharing.SiteServer, k: int, groups: Groups, about: About
     ) -> tuple[Groups, About]:
-        if self.masked_only and "mask" not in about:
-            raise Refused("sends masked updates only (--masked-only); this run has no --secure-aggregation")
         began = time.perf_counter()
         round = int(about["round"])
         visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))

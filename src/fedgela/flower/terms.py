@@ -55,6 +55,7 @@ class Terms:
             "site": site,
             "sites": len(self.sites),
             "classes": list(self.classes),
+            "secure_aggregation": self.secure_aggregation,
             "experiment": experiment,
             **more,
         }
