@@ -61,6 +61,71 @@ class TestWithFlower:
         assert site.federation == federation.id and site.classes == ("cat", "dog")
         assert (made / "north" / "key").read_bytes() != (made / "east" / "key").read_bytes()
 
+    def test_a_later_site_gets_a_folder_like_the_others(self, tmp_path: Path) -> None:
+        from fedgela.flower.folder import FederationFolder, SiteFolder, add_sites, init
+
+        made = init(tmp_path / "fed", ["north"], "fl.example.org", 8123, ["cat", "dog"], proxy_port=443)
+        add_sites(FederationFolder.read(made.path), ["west", "south"])
+        now = FederationFolder.read(made.path)
+        assert now.sites == ("north", "west", "south")
+        first, later = (SiteFolder.read(made.path / name) for name in ("north", "west"))
+        assert (later.federation, later.server, later.classes) == (
+            first.federation,
+            first.server,
+            first.classes,
+        )
+        assert (
+            later.ca.read_bytes() == first.ca.read_bytes()
+            and later.key.read_bytes() != first.key.read_bytes()
+        )
+        assert stat.S_IMODE(later.path.stat().st_mode) == 0o700 and now.public_key("west").is_file()
+
+    @pytest.mark.parametrize(
+        ("names", "why"),
+        [
+            (["east"], "given twice"),
+            (["runs"], "a site's name has"),
+            (["a/b"], "a site's name has"),
+            (["kept"], "is there already"),
+        ],
+    )
+    def test_a_name_that_cannot_be_added_changes_nothing(
+        self, made: Path, names: list[str], why: str
+    ) -> None:
+        from fedgela.flower.folder import FederationFolder, add_sites
+
+        (made / "kept").mkdir()
+        before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+        with pytest.raises(UserError, match=why):
+            add_sites(FederationFolder.read(made), ["west", *names])
+        assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+
+    def test_a_site_that_is_removed_can_be_made_anew_with_another_key(self, made: Path) -> None:
+        from fedgela.flower.folder import FederationFolder, add_sites, remove_site
+
+        old = FederationFolder.read(made).public_key("east").read_bytes()
+        remove_site(FederationFolder.read(made), "east")
+        now = FederationFolder.read(made)
+        assert now.sites == ("north",) and not now.public_key("east").exists()
+        with pytest.raises(UserError, match="has no site east; its sites are north"):
+            remove_site(now, "east")
+        with pytest.raises(UserError, match="north is its last site"):
+            remove_site(now, "north")
+        (made / "east").rename(made.parent / "old-east")
+        again = add_sites(now, ["east"])
+        assert again.sites == ("north", "east") and again.public_key("east").read_bytes() != old
+
+    def test_without_a_server_it_is_said_that_it_has_to_be_told(self, made: Path) -> None:
+        from typer.testing import CliRunner
+
+        from fedgela.flower.cli import app
+
+        added = CliRunner().invoke(app, ["add", str(made), "west"])
+        assert added.exit_code == 0 and "give each site its own folder, west" in added.output
+        removed = CliRunner().invoke(app, ["remove", str(made), "west"])
+        assert removed.exit_code == 0 and "its folder stays" in removed.output
+        assert all("the server will know once it is started" in said.output for said in (added, removed))
+
     @pytest.mark.parametrize(
         ("host", "proxy_port", "address"),
         [

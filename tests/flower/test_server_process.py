@@ -1,5 +1,6 @@
 """The server's process: killed while it starts, without its database, and at another address than usual."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,3 +118,33 @@ def test_a_run_at_another_address_than_127_0_0_1(federation: RealFederation) -> 
     run = federation.run("elsewhere", experiment, "--wait-seconds", 1)
     run.command.ended(0)
     assert len(run.records) == 1
+
+
+def test_sites_come_and_go_while_the_server_runs(federation: RealFederation) -> None:
+    """Who is added takes part in the next run, who is removed is not let in any more; a run that goes on
+    keeps to the sites that it began with."""
+    federation.server()
+    first, second = (federation.site(name) for name in federation.names[:2])
+    for site in (first, second):
+        site.wait_for("connected")
+    options = ("--wait-seconds", 1, "--min-sites", 2)
+    run = federation.run("before", federation.experiment(algorithm="fedgela", rounds=40), *options)
+    run.wait_for_round(1)
+
+    gone = federation.names[0]
+    federation.command("remove", federation.made.path, gone).ended(0)
+    federation.command("add", federation.made.path, "west").ended(0)
+    assert nodes(federation)  # Flower's own list keeps who was removed
+    run.command.ended(2, 240)
+    assert "only 1 of at least 2 sites are there" in run.command.said
+    assert "does not let this site in" in first.ended(2, 200)
+    west = federation.command(
+        "site", federation.made.path / "west", "--data", federation.folder / "site-2.npz"
+    )
+    west.wait_for("connected")
+    federation.command("run", federation.made.path, "--resume", "--out", run.path).ended(2, 240)
+    later = federation.run("after", federation.experiment(algorithm="fedgela", rounds=2), *options)
+    later.command.ended(0, 240)
+    terms = json.loads((later.path / "federation.json").read_text())["terms"]
+    assert terms["sites"] == [*federation.names[1:], "west"]
+    assert [record["clients"] for record in later.records] == [[0, 2], [0, 2]]

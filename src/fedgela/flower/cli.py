@@ -4,13 +4,16 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from fedgela.errors import UserError
 from fedgela.flower import ROUND_SECONDS, WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from fedgela.flower.folder import FederationFolder
 
 app = typer.Typer(no_args_is_help=True, help="Train on separate machines whose data stays where it is.")
 
@@ -64,7 +67,7 @@ def init(
     require_flower()
     made = folders.init(folder, _sites(sites, names), host, port, _classes(classes), days, proxy_port)
     _say(f"written to {folder}: give each site its own folder, {', '.join(made.sites)}, and nothing else")
-    address = folders.SiteFolder.read(folder / made.sites[0]).server
+    address = made.entrance
     direct = address == address_of(host, port)
     # the server listens at 127.0.0.1 unless it is told otherwise
     bind = f" --bind {host}" if direct and host not in ("127.0.0.1", "localhost") else ""
@@ -73,6 +76,45 @@ def init(
         _say(f"sites come in at {address} directly: the server must listen there, which --bind makes it do")
     if not direct:
         _say(f"sites come in at {address}: nginx -c {(made.server / nginx.CONFIGURATION).resolve()}")
+
+
+@app.command()
+def add(folder: Folder, names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
+    """Let further sites take part in the runs that begin from now on: a key and a folder for each."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.flower.folder import FederationFolder, add_sites
+
+    made = add_sites(FederationFolder.read(folder), names)
+    _say(f"written to {folder}: give each site its own folder, {', '.join(names)}, and nothing else")
+    _tell_the_server(made)
+
+
+@app.command()
+def remove(folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Let a site take no part any more, as when its key was stolen; `add` makes it another."""
+    from fedgela.flower import require_flower
+
+    require_flower()
+    from fedgela.flower.folder import FederationFolder, remove_site
+
+    made = remove_site(FederationFolder.read(folder), name)
+    _say(f"{name} is no site of {folder} any more")
+    if (folder / name).exists():
+        _say(f"its folder stays, {folder / name}; the key in it is not let in any more")
+    _tell_the_server(made)
+
+
+def _tell_the_server(federation: "FederationFolder") -> None:
+    from fedgela.flower.control import synchronise
+    from fedgela.flower.processes import is_listening
+
+    if is_listening(federation.host_here, federation.port):
+        synchronise(federation)
+        _say("the server knows")
+    else:
+        _say(f"the server will know once it is started: fedgela federation server {federation.path}")
 
 
 def _sites(count: int | None, names: str | None) -> list[str]:

@@ -176,7 +176,12 @@ def _go(
         "folder": str(federation.path.resolve()),
         "terms": asdict(terms),
         "test_data": test_data,
-        "nodes": {str(node): site for node, site in registered(federation).items()},
+        # a run keeps its list of sites: later ones take no part in it, and removed ones stay away
+        "nodes": {
+            str(node): terms.sites.index(name)
+            for node, name in registered(federation).items()
+            if name in terms.sites
+        },
     }
     with folder.locked():  # nobody else conducts it; the ServerApp takes the lock from here
         write_json(path / TERMS, asked)

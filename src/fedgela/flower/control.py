@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import httpx
 import tomli_w
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 
 from fedgela.errors import UserError
@@ -49,24 +50,31 @@ def flwr(folder: FederationFolder, *arguments: str) -> dict[str, object]:
     return answer
 
 
-def register(folder: FederationFolder) -> None:
-    """Tell Flower the keys that it does not know yet, all through one connection: a process of Flower's for
-    each would take minutes, and sites that wait for the server would have given up."""
-    known = registered(folder).values()
+def synchronise(folder: FederationFolder) -> None:
+    """Have Flower know the keys of the sites and no others, all through one connection: a process of Flower's
+    for each would take minutes, and sites that wait for the server would have given up."""
+    keys = {public_key(folder.public_key(name)): name for name in folder.sites}
     with _asking(folder) as server:
-        for site, name in enumerate(folder.sites):
-            if site not in known:
-                key = public_key(folder.public_key(name))
+        known = {node.public_key: node.node_id for node in _nodes(server)}
+        for key in known.keys() - keys.keys():
+            server.UnregisterNode(UnregisterNodeRequest(node_id=known[key]))
+        for key, name in keys.items():
+            if key not in known:
                 server.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
-def registered(folder: FederationFolder) -> dict[int, int]:
-    """Which site a node is, {node: site}, by its key. Flower's own list alone tells: a copy of it would go
+def registered(folder: FederationFolder) -> dict[int, str]:
+    """Which site a node is, {node: name}, by its key. Flower's own list alone tells: a copy of it would go
     wrong with the first kill between the two. Its command for the list leaves the keys out."""
-    sites = {public_key(folder.public_key(name)): site for site, name in enumerate(folder.sites)}
+    names = {public_key(folder.public_key(name)): name for name in folder.sites}
     with _asking(folder) as server:
-        nodes = server.ListNodes(ListNodesRequest()).nodes_info
-    return {node.node_id: sites[node.public_key] for node in nodes if node.public_key in sites}
+        return {node.node_id: names[node.public_key] for node in _nodes(server) if node.public_key in names}
+
+
+def _nodes(server: ControlHttpClient) -> list[NodeInfo]:
+    """Those that are let in: Flower keeps the others on its list."""
+    nodes = server.ListNodes(ListNodesRequest()).nodes_info
+    return [node for node in nodes if not node.HasField("unregistered_at")]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ runs/                what `fedgela federation run` writes
 import re
 import secrets
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class FederationFolder:
     id: str
     host: str  # by which sites reach the server
     port: int
+    entrance: str  # host:port at which sites come in: the server's, or nginx's
     sites: tuple[str, ...]
     classes: tuple[str, ...]  # empty: collected from the sites when a run begins
 
@@ -78,10 +79,18 @@ class FederationFolder:
         if (path / SITE).exists():
             raise UserError(f"{path}: is a site's folder; the server needs the federation's")
         table = _read(path / FEDERATION, f"{path}: is no federation's folder (no {FEDERATION})")
-        fields = _fields(table, path / FEDERATION, id=str, host=str, port=int, sites=list, classes=list)
+        if "host" in table and "port" in table:  # as `init` has it, where a folder does not say yet
+            table = {"entrance": _entrance(str(table["host"]), table["port"], None)} | table
+        kinds = {"id": str, "host": str, "port": int, "entrance": str, "sites": list, "classes": list}
+        fields = _fields(table, path / FEDERATION, **kinds)
         if fields["port"] not in PORTS:
             raise UserError(f"{path / FEDERATION}: port must be from 1 to {PORTS[-1]}, not {fields['port']}")
         return cls(path, **fields)
+
+    def write(self, path: Path) -> None:
+        """At `path`, which may be another than its own as long as it is being made."""
+        table = {key: value for key, value in asdict(self).items() if key != "path"}
+        write_atomically(path / FEDERATION, tomli_w.dumps(_plain(table) | {"fedgela": fedgela.__version__}))
 
 
 @dataclass(frozen=True)
@@ -147,8 +156,7 @@ def init(
 ) -> FederationFolder:
     """Make a federation's folder, whole or not at all. Sites come in through nginx at `proxy_port`, or
     directly where it is 0; by default directly only where they are on the server's own machine."""
-    if proxy_port is None:
-        proxy_port = 0 if is_this_machine(host) else PROXY_PORT
+    entrance = _entrance(host, port, proxy_port)
     _check_server(host, port, proxy_port, days)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path}: is there already; a federation is made in a new folder")
@@ -158,23 +166,58 @@ def init(
     keys = making / "server" / "keys"
     for folder in (making, keys.parent, keys, making / "runs"):
         folder.mkdir(parents=True, mode=0o700)  # parents that are missing get no such mode
-    made = FederationFolder(path, secrets.token_hex(8), host, port, tuple(sites), tuple(classes))
+    made = FederationFolder(path, secrets.token_hex(8), host, port, entrance, tuple(sites), tuple(classes))
     make_certificates(making / "server", host, days)
     conf = nginx.configuration(path / "server", host, port, proxy_port or PROXY_PORT)
     write_atomically(making / "server" / nginx.CONFIGURATION, conf)
     (making / "server" / nginx.FOLDER).mkdir()
-    address = address_of(host, proxy_port or port)
     for name in sites:
-        _make_site(making / name, made, address, name, keys / f"{name}.pub")
-    table = {key: value for key, value in asdict(made).items() if key != "path"}
-    write_atomically(making / FEDERATION, tomli_w.dumps(_plain(table) | {"fedgela": fedgela.__version__}))
+        _make_site(making / name, made, name, keys / f"{name}.pub")
+    made.write(making)
     if path.exists():
         path.rmdir()
     making.rename(path)
     return made
 
 
-def _check_server(host: str, port: int, proxy_port: int, days: int) -> None:
+def add_sites(federation: FederationFolder, names: list[str]) -> FederationFolder:
+    """The federation with further sites, whose folders are made; runs that begin from now on have them."""
+    _check_names([*federation.sites, *names], list(federation.classes))
+    for name in names:
+        if (federation.path / name).exists():
+            raise UserError(f"{federation.path / name}: is there already; move it away, or take another name")
+    for name in names:
+        making = federation.path / f"{name}.making"
+        shutil.rmtree(making, ignore_errors=True)
+        _make_site(making, federation, name, federation.public_key(name))
+        making.rename(federation.path / name)
+    return _with_sites(federation, (*federation.sites, *names))
+
+
+def remove_site(federation: FederationFolder, name: str) -> FederationFolder:
+    """The federation without a site, whose key is not let in any more once the server knows it."""
+    if name not in federation.sites:
+        raise UserError(f"{federation.path}: has no site {name}; its sites are {', '.join(federation.sites)}")
+    if len(federation.sites) == 1:
+        raise UserError(f"{federation.path}: {name} is its last site")
+    without = _with_sites(federation, tuple(site for site in federation.sites if site != name))
+    federation.public_key(name).unlink(missing_ok=True)
+    return without
+
+
+def _with_sites(federation: FederationFolder, sites: tuple[str, ...]) -> FederationFolder:
+    changed = replace(federation, sites=sites)
+    changed.write(federation.path)
+    return changed
+
+
+def _entrance(host: str, port: int, proxy_port: int | None) -> str:
+    if proxy_port is None:
+        proxy_port = 0 if is_this_machine(host) else PROXY_PORT
+    return address_of(host, proxy_port or port)
+
+
+def _check_server(host: str, port: int, proxy_port: int | None, days: int) -> None:
     if not is_host(host):
         raise UserError(f"--host: {HOST}, not {host!r}")
     if not 0 <= days <= MOST_DAYS:
@@ -198,19 +241,19 @@ def _check_names(sites: list[str], classes: list[str]) -> None:
         raise UserError("there must be at least 2 classes")
 
 
-def _make_site(folder: Path, made: FederationFolder, address: str, name: str, public: Path) -> None:
+def _make_site(folder: Path, made: FederationFolder, name: str, public: Path) -> None:
     folder.mkdir(mode=0o700)
     shutil.copy(public.parent.parent / "ca.crt", folder / "ca.crt")
     make_key(folder / "key", public)
     table = {
         "federation": made.id,
         "name": name,
-        "server": address,
+        "server": made.entrance,
         "classes": made.classes,
         "fedgela": fedgela.__version__,
     }
     write_atomically(folder / SITE, tomli_w.dumps(_plain(table)))
-    write_atomically(folder / "README.md", _readme(name, made.classes, address))
+    write_atomically(folder / "README.md", _readme(name, made.classes, made.entrance))
 
 
 def _plain(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """`fedgela federation server`: Flower's SuperLink with TLS, node authentication and a database; the sites'
-keys are registered."""
+keys are registered, and no others."""
 
 import time
 from collections.abc import Callable
 
 from fedgela.errors import UserError
 from fedgela.flower.addresses import HOST, ip_of, is_host, reached_at
-from fedgela.flower.control import register
+from fedgela.flower.control import synchronise
 from fedgela.flower.folder import FederationFolder
 from fedgela.flower.keys import check_certificate, check_server_key, names_of
 from fedgela.flower.processes import check_free, has_dead_child, is_listening, last_words, start, stop
@@ -47,7 +47,7 @@ class Link:
             note(f"Flower could not use its database, which is now {server / UNUSABLE}; it makes a new one")
             self._start(folder, bind)
         try:
-            register(folder)
+            synchronise(folder)
         except BaseException:
             self.stop()
             raise

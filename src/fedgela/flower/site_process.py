@@ -100,8 +100,8 @@ def _stay_connected(folder: SiteFolder, path: Path, log: Callable[[str], None]) 
             if time.monotonic() - refused_since > patience:
                 raise UserError(
                     f"{folder.server} does not let this site in: its key ({folder.key}) is not registered "
-                    "there, or is in use by another process; was the federation made anew, or the folder "
-                    "copied?"
+                    "there, or is in use by another process; was the site removed, the federation made "
+                    "anew, or the folder copied?"
                 )
         elif let_in or connected:
             connected, refused_since = True, None
