@@ -1,7 +1,7 @@
 """The round: select, train, aggregate, evaluate. Its results are written by runs.py."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, TypeVar
@@ -189,7 +189,9 @@ class Server:
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
         """Train these clients, keep their local models, and score these before they are aggregated."""
         jobs = [self.job(progress, client) for client in clients]
-        outcomes = list(_in_order(jobs, self.engine.train(plan, jobs)))
+        ended = {outcome.client: outcome for outcome in self.engine.train(plan, jobs)}
+        # in the order of the jobs: sums must not depend on which client ends first
+        outcomes = [(job, ended[job.client]) for job in jobs]
         visits = [
             Visit(
                 self.update(outcome),
@@ -390,17 +392,6 @@ class Server:
         seen = {k: self._as_seen_by(k, model) | norms.get(k, {}) for k in clients}
         jobs = [Job(k, self.federation.train[k], start) for k, start in seen.items()]
         return list(self.engine.train(plan, jobs))
-
-
-def _in_order(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> Iterator[tuple[Job, Outcome]]:
-    """Jobs with their outcomes, in the order of the jobs: sums must not depend on which client ends first."""
-    early: dict[int, Outcome] = {}
-    waiting = list(reversed(jobs))
-    for outcome in outcomes:
-        early[outcome.client] = outcome
-        while waiting and waiting[-1].client in early:
-            job = waiting.pop()
-            yield job, early.pop(job.client)
 
 
 def _cpu(state: State) -> State:
