@@ -45,10 +45,8 @@ class PhiForm:
 
     @classmethod
     def parse(cls, text: str) -> "PhiForm":
-        if text in ("exp", "even", "paper-exp"):
+        if text in ("exp", "even", "paper-sqrt", "paper-exp"):
             return cls(text)
-        if text == "paper-sqrt":
-            return cls(text, 0.5)
         kind, _, value = text.partition(":")
         try:
             power = float(value)

@@ -25,6 +25,7 @@ from fedgela.models import Net, State
 DEFAULT_E_W = 10.0  # chosen on validation data (docs/fedgela.md)
 
 FeatureNorm = Literal["l2", "batchnorm", "none"]
+Among = Literal["all", "present"]  # classes: all C, or those of C_k, as Eq. 5 sums over
 
 
 class FeatureBatchNorm(nn.BatchNorm1d):
@@ -91,8 +92,8 @@ class FedGELA(FedAvg):
     phi: str = "power:1"
     phi_floor: Annotated[float, Ge(0)] = 0.0
     feature_norm: FeatureNorm | None = None
-    softmax: Literal["all", "present"] = "all"
-    personal_prediction: Literal["all", "present"] = "all"
+    softmax: Among = "all"
+    personal_prediction: Among = "all"
 
     def __post_init__(self) -> None:
         PhiForm.parse(self.phi)
@@ -152,21 +153,21 @@ class FedGELA(FedAvg):
         return {"phi": lengths, "present": present}
 
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
-        logits = client["phi"] * net(x)  # (Phi_k W)^T h, [B, C]: missing classes have logit 0
-        if self.softmax == "present":  # Eq. 5 sums over the classes of C_k only
-            logits = logits.masked_fill(~client["present"], -torch.inf)
-        return cross_entropy(logits, y)
+        return cross_entropy(_adapted(net(x), client, self.softmax), y)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
-        logits: Tensor = client["phi"] * net(x)
-        if self.personal_prediction == "present":
-            logits = logits.masked_fill(~client["present"], -torch.inf)
-        return logits
+        return _adapted(net(x), client, self.personal_prediction)
 
     def classifier(self, model: State, client: State) -> Tensor:
         """Phi_k W. A vector of length 0 has no direction, and no angle is counted for it."""
         W = model["head.classifier.weight"]
         return client["phi"][:, None] * W if client else W
+
+
+def _adapted(logits: Tensor, client: State, among: Among) -> Tensor:
+    """(Phi_k W)^T h from W^T h, [B, C]: a missing class has logit 0, or among those present takes no part."""
+    adapted = client["phi"] * logits
+    return adapted if among == "all" else adapted.masked_fill(~client["present"], -torch.inf)
 
 
 @dataclass(frozen=True)
