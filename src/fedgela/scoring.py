@@ -105,7 +105,8 @@ class Scorer:
         # all of them at once: one row of client vectors for each sample
         owner = self.federation.test.owner[samples]
         extra = progress.server.extra
-        rows = self.algorithm.client_vectors(self.federation.train_counts[owner], extra)
+        vectors = self.algorithm.client_vectors(self.federation.train_counts, extra)
+        rows = {name: value[owner] for name, value in vectors.items()}
         question = Question(progress.server.model | self.own_norm, samples, extra, rows)
         answers = torch.full_like(self.labels, -1)
         answers[samples] = self._answer(self.algorithm.predict_personal, question)
