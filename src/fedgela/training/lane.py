@@ -10,6 +10,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,10 +47,11 @@ class Recipe:
     compiled: bool = False
     note: Callable[[str], None] = lambda text: None
     losses: dict[object, Losses] = field(default_factory=dict)  # compiled, by method, stacked or not
-    labels: Tensor = field(init=False)  # on the CPU
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", self.data.y_train.cpu())
+    @cached_property
+    def labels(self) -> Tensor:
+        """Of the training samples, on the CPU."""
+        return self.data.y_train.cpu()
 
     def compile(self, objective: "Objective", function: Losses, stacked: bool) -> Losses:
         """The function, compiled once for all lanes, which differ only in the tensors that they call it with
@@ -257,20 +259,20 @@ class _Step:
         # a lane of one client does without vmap, which not every net can take
         self.stacked = lane.width > 1
         rows: int | slice = slice(0, v) if self.stacked else 0
-        names = [name for name, _ in recipe.net.named_parameters()]
-        trained = {name for name in names if phase.selects(name) and name not in recipe.net.frozen}
+        # the names of slots are those of the parameters
+        trained = [name for name in lane.slots if phase.selects(name) and name not in recipe.net.frozen]
         self.weights: State = {}
         for name, value in lane.state.items():
             self.weights[name] = value[rows].detach().requires_grad_(name in trained)
-        self.trained = [self.weights[name] for name in lane.slots if name in trained]
+        self.trained = [self.weights[name] for name in trained]
         slots = [
             {key: slot if slot.dim() == 0 else slot[rows] for key, slot in lane.slots[name].items()}
-            for name in lane.slots
-            if name in trained
+            for name in trained
         ]
         on_gpu = lane.stream is not None
         self.optimiser = recipe.optimiser.over(self.trained, lane.lr if on_gpu else 0.0, slots)
-        self.copied = [name for name in self.weights if name in recipe.net.bf16_entries()]
+        in_bf16 = recipe.net.bf16_entries()
+        self.copied = [name for name in self.weights if name in in_bf16]
         self.client = {name: value[rows] for name, value in lane.client.items()}
         steps = lane.index.shape[1] // batch
         self.index = lane.index[:v, : steps * batch].view(v, steps, batch)
