@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -88,7 +89,7 @@ def diverged(record: Record) -> bool:
     return record.get("train_loss", 0.0) is None
 
 
-def best_and_last(records: list[Record], name: str) -> Record | None:
+def best_and_last(records: Sequence[Record], name: str) -> Record | None:
     """The largest value over rounds, and the last, each with its round."""
     values = [(r[name], r["round"]) for r in records if r.get(name) is not None]
     if not values:

@@ -6,15 +6,7 @@ import pytest
 import torch
 
 from fedgela.algorithms import ALGORITHMS
-from fedgela.measures import (
-    best,
-    reaching_fedavg,
-    rounds_to_reach,
-    speedup,
-    state_bytes,
-    total_traffic,
-    traffic,
-)
+from fedgela.measures import reaching_fedavg, state_bytes, total_traffic, traffic
 from fedgela.measures.communication import N_K_BYTES, Traffic
 from helpers import play, serve, tiny, watch_updates
 
@@ -52,19 +44,15 @@ def records(*GA: float | None) -> list[dict[str, object]]:
     return [{"round": i + 1, "GA": value} for i, value in enumerate(GA)]
 
 
-def test_rounds_to_fedavgs_best() -> None:
-    fedavg = records(20.0, 70.0, 60.0, 70.0)
-    target = best(fedavg)
-    assert target == 70
-    assert rounds_to_reach(fedavg, target) == 2  # the first of equals
-    assert rounds_to_reach(records(None, 80.0, 75.0), target) == 2
-    assert rounds_to_reach(records(10.0, 69.9), target) is None
-    assert best(records(None)) is None
-
-
-def test_speedup_and_where_there_is_none() -> None:
-    assert speedup(42, 100) == pytest.approx(2.38, abs=0.01)  # the paper's first column
-    assert speedup(None, 100) is None
+def test_rounds_to_fedavgs_best_and_the_speed_up() -> None:
+    fedavg = records(20.0, 60.0, 70.0, 60.0, 70.0)
+    for method, found in (
+        (fedavg, (3, 1.0)),  # the first of equals
+        (records(None, 80.0, 75.0), (2, 1.5)),
+        (records(10.0, 20.0, 30.0, 40.0, 50.0, 70.0), (6, 0.5)),
+        (records(10.0, 69.9), (None, None)),
+    ):
+        assert reaching_fedavg({0: method}, {0: fedavg}) == {0: found}
 
 
 def test_methods_are_held_against_fedavg_by_seed() -> None:

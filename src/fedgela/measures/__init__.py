@@ -1,15 +1,6 @@
 """What is measured of models, features and messages: pure functions, on any device."""
 
-from fedgela.measures.communication import (
-    Traffic,
-    best,
-    reaching_fedavg,
-    rounds_to_reach,
-    speedup,
-    state_bytes,
-    total_traffic,
-    traffic,
-)
+from fedgela.measures.communication import Traffic, reaching_fedavg, state_bytes, total_traffic, traffic
 from fedgela.measures.drift import adaptation_cost, distance, drift, state_norm
 from fedgela.measures.neural_collapse import (
     Collapse,
@@ -22,15 +13,12 @@ __all__ = [
     "Collapse",
     "Traffic",
     "adaptation_cost",
-    "best",
     "class_mean_angles",
     "distance",
     "drift",
     "etf_angle",
     "neural_collapse",
     "reaching_fedavg",
-    "rounds_to_reach",
-    "speedup",
     "state_bytes",
     "state_norm",
     "total_traffic",
