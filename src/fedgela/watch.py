@@ -58,19 +58,22 @@ class Seen:
         each = self.seconds_a_round
         return None if each is None else each * (self.experiment.rounds - self.done)
 
-    def last(self, name: str) -> float | None:
-        """A number's value in the last round that has it."""
-        return next((r[name] for r in reversed(self.records) if r.get(name) is not None), None)
+    @property
+    def loss(self) -> float | None:
+        """The training loss of the last round that has one."""
+        held = (r["train_loss"] for r in reversed(self.records) if r.get("train_loss") is not None)
+        return next(held, None)
 
-    def accuracy(self, name: str) -> Record | None:
-        """A metric's best and last value with their rounds: from the result, or from the rounds so far."""
-        held = (self.result or {}).get(name)
-        return held if held is not None else best_and_last(self.records, name)
-
-    def personal(self) -> tuple[str, Record | None]:
-        """PA with its label, or the local models' accuracy until a fine-tuned PA is known."""
-        PA = self.accuracy("PA")
-        return ("PA", PA) if PA is not None else ("local", self.accuracy("local_accuracy"))
+    def accuracies(self) -> dict[str, Record]:
+        """Best and last values with their rounds, from the result or the rounds so far, by label: of GA, and
+        of PA or, until a fine-tuned PA is known, of the local models. What is not known is left out."""
+        held = self.result or {}
+        found = {
+            label: held.get(name) or best_and_last(self.records, name)
+            for label, name in (("GA", "GA"), ("PA", "PA"), ("local", "local_accuracy"))
+        }
+        del found["local" if found["PA"] else "PA"]
+        return {label: summary for label, summary in found.items() if summary is not None}
 
 
 @dataclass

@@ -76,15 +76,12 @@ def rows_of(run: Seen) -> list[tuple[str, str]]:
     """One run in full, as rows of a name and a text."""
     rows = [("state", stage_of(run))]
     rows.append(("rounds", ", ".join([f"{run.done} of {run.experiment.rounds}", *_pace(run)])))
-    label, personal = run.personal()
-    for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
-        if summary is not None:
-            key = "local_accuracy" if name == "local" else name
-            best = f"best {number(summary['best'])} (round {summary['best_round']})"
-            rows.append((name, f"{number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
-    loss = run.last("train_loss")
-    if loss is not None:
-        rows.append(("loss", f"{number(loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
+    for name, summary in run.accuracies().items():
+        key = "local_accuracy" if name == "local" else name
+        best = f"best {number(summary['best'])} (round {summary['best_round']})"
+        rows.append((name, f"{number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
+    if run.loss is not None:
+        rows.append(("loss", f"{number(run.loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
     if run.diverged_round:
         rows.append(("diverged", f"the training loss became infinite or NaN in round {run.diverged_round}"))
     if run.checkpoints:
@@ -98,13 +95,10 @@ def rows_of(run: Seen) -> list[tuple[str, str]]:
 def line_of(run: Seen) -> str:
     """One run in a line."""
     parts = [run.name, run.stage, f"round {run.done}/{run.experiment.rounds}"]
-    label, personal = run.personal()
-    for name, summary in (("GA", run.accuracy("GA")), (label, personal)):
-        if summary is not None:
-            parts.append(f"{name} {number(summary['last'])} (best {number(summary['best'])})")
-    loss = run.last("train_loss")
-    if loss is not None:
-        parts.append(f"loss {number(loss, 4)}")
+    for name, summary in run.accuracies().items():
+        parts.append(f"{name} {number(summary['last'])} (best {number(summary['best'])})")
+    if run.loss is not None:
+        parts.append(f"loss {number(run.loss, 4)}")
     if run.diverged_round:
         parts.append(f"diverged in round {run.diverged_round}")
     return "  ".join(parts + _pace(run))
@@ -156,12 +150,11 @@ def _table(look: Look, wide: bool) -> RenderableType:
     table.add_column("left", justify="right", no_wrap=True)
     local = False
     for run in look.runs:
-        GA = run.accuracy("GA") or {}
-        label, personal = run.personal()
-        mark = "*" if label == "local" and personal else ""
+        found = run.accuracies()
+        mark = "*" if "local" in found else ""
         local = local or bool(mark)
-        numbers = [GA.get("last"), GA.get("best"), (personal or {}).get("last"), (personal or {}).get("best")]
-        cells = [number(value) for value in numbers]
+        both = found.get("GA", {}), found.get("PA", found.get("local", {}))
+        cells = [number(summary.get(when)) for summary in both for when in ("last", "best")]
         each, left = run.seconds_a_round, run.seconds_left
         table.add_row(
             escape(run.name) + (" †" if run.diverged_round else ""),
@@ -169,7 +162,7 @@ def _table(look: Look, wide: bool) -> RenderableType:
             f"{run.done}/{run.experiment.rounds}",
             *cells[:3],
             cells[3] + mark,
-            number(run.last("train_loss"), 4 if wide else 3),
+            number(run.loss, 4 if wide else 3),
             *([_trend(run, "GA")] if wide else []),
             duration(each) if each is not None else "-",
             duration(round(left)) if left is not None and run.stage == "running" else "",
