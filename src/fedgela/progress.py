@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
@@ -63,12 +62,7 @@ class View(Listener):
     def __enter__(self) -> "View":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind in (KeyboardInterrupt, SystemExit):
             if self.folder is not None and RunFolder(self.folder).exists():
                 self._can_go_on()  # its folder was made, though `started` was not called yet
@@ -133,14 +127,9 @@ class BarView(View):
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.bars.stop()
-        super().__exit__(kind, value, trace)
+        super().__exit__(kind, *error)
 
     def started(self, experiment: Experiment, done: int) -> None:
         super().started(experiment, done)

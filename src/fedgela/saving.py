@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
 from typing import Any
 
 from fedgela.rounds import Progress
@@ -72,9 +71,7 @@ class Saver:
     def __enter__(self) -> "Saver":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, reason: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, reason: BaseException | None, trace: object) -> None:
         """An error that ended the run is raised before one of the last checkpoint, which is noted then."""
         try:
             self.save()

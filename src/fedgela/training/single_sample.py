@@ -19,8 +19,8 @@ from fedgela.training.interface import size_of_batch
 
 def check_single_samples(experiment: Experiment, net: Net, trainees: Federation) -> None:
     """If some client trains on one sample at a time, try the net on one of zeros; a UserError if it fails."""
-    clients = range(trainees.clients)
-    alone = [k for k in clients if size_of_batch(len(trainees.train[k]), experiment.batch_size) == 1]
+    sizes = trainees.train.sizes.tolist()
+    alone = [k for k, n in enumerate(sizes) if size_of_batch(n, experiment.batch_size) == 1]
     if not alone:
         return
     x = two_samples(trainees.data.spec)[:1].to(net.projection.weight.device)
