@@ -20,7 +20,7 @@ from fedgela.memory import forget_peak, peak_memory
 from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
 from fedgela.result import summarise
-from fedgela.rounds import ClientStore
+from fedgela.rounds import ClientStore, Progress
 from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
 from fedgela.server import Server
@@ -240,27 +240,7 @@ def _rounds_and_result(
     checkpoint: Checkpoint | None,
     listener: Listener,
 ) -> Record:
-    experiment = server.experiment
-    progress = checkpoint.progress if checkpoint else server.begin()
-    seconds = checkpoint.seconds if checkpoint else 0.0
-    folder.cut_metrics(checkpoint.metrics_bytes if checkpoint else 0)
-
-    listener.started(experiment, progress.round)
-    shared = experiment.algorithm.shares()
-    if shared is not None:
-        listener.note(f"{experiment.algorithm.title} shares more than weights: {shared}")
-    while progress.round < experiment.rounds:
-        began = time.perf_counter()
-        record = server.step(progress)
-        folder.append(record)
-        so_far = seconds + time.perf_counter() - began
-        saver.reached(progress, so_far, server.federation.data.fingerprint, _settings(server.experiment))
-        listener.round(record)
-        if diverged(record):
-            listener.note(f"round {progress.round}: the training loss is no finite number any more")
-        if saver.is_due(progress.round) or progress.round == experiment.rounds:
-            saver.save()
-        seconds += time.perf_counter() - began
+    progress, seconds = _rounds(folder, server, saver, checkpoint, listener)
     listener.finishing()
     began = time.perf_counter()
     finetuned = server.finish(progress)
@@ -268,6 +248,7 @@ def _rounds_and_result(
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
     server.close()  # the memory that worker processes used is known once they have ended
+    experiment = server.experiment
     workers = experiment.engine == "lanes" and (experiment.lanes or 1) > 1
     result["peak_memory_bytes"] = peak_memory(experiment.device, workers)
     for old in folder.models.glob("global-*.safetensors"):  # left by a process that was killed right here
@@ -280,3 +261,34 @@ def _rounds_and_result(
     write_json(folder.path / RESULT, result)
     listener.finished(result)
     return result
+
+
+def _rounds(
+    folder: RunFolder,
+    server: Server,
+    saver: Saver,
+    checkpoint: Checkpoint | None,
+    listener: Listener,
+) -> tuple[Progress, float]:
+    """Run the rounds that are left; where the run stands after the last, and the seconds that it took."""
+    experiment = server.experiment
+    progress = checkpoint.progress if checkpoint else server.begin()
+    seconds = checkpoint.seconds if checkpoint else 0.0
+    folder.cut_metrics(checkpoint.metrics_bytes if checkpoint else 0)
+    listener.started(experiment, progress.round)
+    shared = experiment.algorithm.shares()
+    if shared is not None:
+        listener.note(f"{experiment.algorithm.title} shares more than weights: {shared}")
+    data, settings = server.federation.data.fingerprint, _settings(experiment)
+    while progress.round < experiment.rounds:
+        began = time.perf_counter()
+        record = server.step(progress)
+        folder.append(record)
+        saver.reached(progress, seconds + time.perf_counter() - began, data, settings)
+        listener.round(record)
+        if diverged(record):
+            listener.note(f"round {progress.round}: the training loss is no finite number any more")
+        if saver.is_due(progress.round) or progress.round == experiment.rounds:
+            saver.save()
+        seconds += time.perf_counter() - began
+    return progress, seconds
