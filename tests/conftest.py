@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from rich.console import Console
 
 from fedgela import cli, models
 from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.progress import PlainView
 from helpers import Cli, NormBackbone, tiny_arrays, tiny_npz
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
@@ -87,6 +89,12 @@ def sample_numbers() -> Callable[[torch.Tensor], list[int]]:
         return (256 * high + low).tolist()
 
     return numbers
+
+
+@pytest.fixture
+def view() -> PlainView:
+    """Of a command that says nothing."""
+    return PlainView(Console(quiet=True))
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ from fedgela.runs import run
 from fedgela.server import Server
 from fedgela.training import Optimiser
 
-Cli = Callable[..., tuple[int, str, str]]  # exit code, stdout and stderr of a command
 CLASSES = 4
 Cli = Callable[..., tuple[int, str, str]]  # arguments -> exit code, stdout, stderr
 TIMES = {"seconds", "training_seconds"}  # of a round: no two are the same

@@ -28,11 +28,6 @@ from fedgela.tune import tune
 from helpers import listing, tiny, tiny_table
 
 
-@pytest.fixture
-def view() -> PlainView:
-    return PlainView(Console(quiet=True))
-
-
 def run_comparison(
     npz: Path,
     out: Path,

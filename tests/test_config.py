@@ -30,7 +30,7 @@ def test_defaults_are_the_papers() -> None:
     assert experiment == Experiment()
     assert (experiment.optimizer, experiment.lr, experiment.momentum) == ("sgd", 0.01, 0.9)
     assert (experiment.weight_decay, experiment.batch_size, experiment.epochs) == (1e-4, 100, 10)
-    assert experiment.schedule == "constant"
+    assert (experiment.schedule, experiment.finetune_epochs) == ("constant", 10)
     assert experiment.algorithm == ALGORITHMS["fedgela"]()
     assert (experiment.algorithm.phi, experiment.algorithm.phi_floor) == ("power:1", 0.0)
 

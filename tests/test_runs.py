@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
@@ -21,12 +20,6 @@ from fedgela.runs import RunFolder
 from fedgela.seeds import resume_seeds, run_seeds
 from fedgela.server import Server
 from helpers import Notes, listing, metrics_of, outcome_of, tiny, tiny_arrays
-
-
-@pytest.fixture
-def view() -> PlainView:
-    return PlainView(Console(quiet=True))
-
 
 # -- determinism -----------------------------------------------------------------------------------
 
@@ -151,14 +144,6 @@ def test_what_does_nothing_is_told(
     runs.run(tiny(npz, rounds=1, **changes), tmp_path, listener)
     assert len(listener.notes) == (said is not None)
     assert not said or listener.notes[0].startswith(said)
-
-
-def test_a_method_that_shares_more_than_weights_says_so(npz: Path, tmp_path: Path) -> None:
-    silent, telling = Notes(), Notes()
-    runs.run(tiny(npz), tmp_path / "a", silent)
-    runs.run(tiny(npz, algorithm={"name": "fedgela", "phi": "paper-sqrt"}), tmp_path / "b", telling)
-    assert silent.notes == []
-    assert "shares more than weights" in telling.notes[0]
 
 
 def test_best_is_the_first_of_equal_maxima_and_last_the_last_measured() -> None:

@@ -153,14 +153,6 @@ def test_of_equally_good_rounds_the_first_is_fine_tuned(npz: Path) -> None:
     assert progress.best_round == 2  # as in the table of rounds, where the first of equals is the best
 
 
-def test_fedavg_has_no_pa_before_fine_tuning(npz: Path) -> None:
-    server = serve(tiny(npz, algorithm="fedavg", sample=2))
-    _, records = play(server)
-    for record in records:
-        assert not [key for key in record if key.startswith("PA")]
-        assert "local_accuracy" in record
-
-
 def test_the_pa_of_fedavg_is_the_global_model_fine_tuned_with_plain_sgd(npz: Path) -> None:
     server = serve(tiny(npz, algorithm="fedavg", sample=2, lr=0.15, rounds=4, seed=1, finetune_epochs=10))
     progress, records = play(server)
@@ -195,19 +187,6 @@ def finetuned_accuracy(server: Server, model: State, client: int, round: int) ->
     return accuracy(server, tuned, server.federation.test[client])
 
 
-def test_fine_tuning_is_ten_epochs_unless_told_otherwise(npz: Path) -> None:
-    assert FedAvg().PA_of == "finetuned"
-    assert type(tiny(npz)).model_fields["finetune_epochs"].default == 10
-
-
-@pytest.mark.parametrize("name", ["fedge", "fedla"])
-def test_the_ablations_give_the_fine_tuned_pa_beside_their_own(npz: Path, name: str) -> None:
-    server = serve(tiny(npz, algorithm=name))
-    progress, records = play(server)
-    assert "PA" in records[-1]
-    assert "PA_finetuned" in server.finish(progress)["last"]
-
-
 def test_the_ga_of_local_is_the_mean_of_its_models_on_the_union(npz: Path) -> None:
     server, store = recorded(tiny(npz, sample=1, rounds=4, algorithm="local", lr=0.2))
     progress, initial, last = server.begin(), server.begin().server.model, {}
@@ -219,24 +198,6 @@ def test_the_ga_of_local_is_the_mean_of_its_models_on_the_union(npz: Path) -> No
         scores = [personal_accuracy(server, m, k) for k, m in enumerate(models)]
         assert record["PA"] == pytest.approx(mean(scores))
     assert all(torch.equal(progress.server.model[name], initial[name]) for name in initial)  # nothing travels
-
-
-def test_a_local_client_goes_on_from_its_own_model(npz: Path) -> None:
-    server, store = recorded(tiny(npz, rounds=2, algorithm="local"))
-    seen: list[State] = []
-    start = FedAvg.start
-
-    def watched(self: FedAvg, model: State, last: State | None) -> State:
-        seen.append(start(self, model, last))
-        return seen[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FedAvg, "start", watched)
-        play(server)
-    first_round = dict(store.log[:4])
-    for client in range(4):
-        begun = seen[4 + client]
-        assert all(torch.equal(begun[name], first_round[client][name]) for name in begun)
 
 
 def test_centralised_scores_one_model_everywhere(npz: Path) -> None:

@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedgela import runs
 from fedgela.algorithms import ALGORITHMS, FedAvg, Phase
 from fedgela.config import parse_experiment
 from fedgela.inputs import InputSpec
 from fedgela.models import Net, State, build_net
 from fedgela.resolve import resolve
 from fedgela.server import Server
-from helpers import Recording, outcome_of, play, run_interrupted, same, serve, tiny
+from helpers import Recording, play, same, serve, tiny
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 SMALL: dict[str, dict[str, Any]] = {"fedgen": {"hidden": 16, "noise": 4, "generator_steps": 3}}
@@ -27,18 +26,6 @@ def table(name: str) -> dict[str, Any]:
 
 
 # -- partial participation -------------------------------------------------------------------------
-
-
-@EVERY
-def test_a_run_interrupted_after_round_two_ends_the_same(npz: Path, tmp_path: Path, name: str) -> None:
-    experiment = tiny(npz, algorithm=table(name), sample=2, rounds=4, checkpoint_every=1)
-    runs.run(experiment, tmp_path / "whole")
-    run_interrupted(experiment, tmp_path / "cut", after=2)
-    runs.resume(tmp_path / "cut")
-    # metrics, result, and every model, clients' included, by their checksums
-    assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
-    newest = [max(p.name for p in (tmp_path / f / "checkpoints").iterdir()) for f in ("cut", "whole")]
-    assert newest[0].split(".")[0] == newest[1].split(".")[0] == "round-000004"
 
 
 @EVERY

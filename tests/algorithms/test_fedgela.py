@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedgela import runs
-from fedgela.algorithms import ALGORITHMS, FedAvg
+from fedgela.algorithms import ALGORITHMS
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.models import Net
 from fedgela.resolve import resolve
@@ -207,10 +207,3 @@ def test_the_etf_never_travels_and_its_norm_does(npz: Path) -> None:
 def test_the_etf_is_no_parameter() -> None:
     assert not any("classifier" in name for name, _ in small_net(FedGELA()).named_parameters())
     assert any("classifier" in name for name, _ in small_net(FedLA()).named_parameters())
-
-
-def test_neither_part_is_fedavgs_loss() -> None:
-    method = FedGELA(etf=False, adapt=False)
-    net = small_net(method)
-    client = doubled(method.client_vectors(torch.tensor(COUNTS), {}))
-    assert torch.equal(method.loss(net, *BATCH, client), FedAvg().loss(net, *BATCH, {}))

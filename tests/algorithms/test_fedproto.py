@@ -114,15 +114,6 @@ def test_prototypes_are_of_the_trained_model_on_all_training_samples(npz: Path) 
             torch.testing.assert_close(update.extra["means"][c], z[y == c].mean(dim=0))
 
 
-def test_a_client_goes_on_from_its_own_model(npz: Path) -> None:
-    store = Recording()
-    server = Server(*resolve(tiny(npz, algorithm="fedproto", rounds=3)), store)
-    progress = server.begin()
-    server.step(progress)
-    for client in range(4):
-        assert same(server.job(progress, client).start, store.models[client])
-
-
 def test_prediction_by_the_nearest_prototype() -> None:
     method = FedProto(prediction="prototype")
     net, x = small_net(method), BATCH[0]
