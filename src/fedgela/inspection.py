@@ -17,7 +17,7 @@ from fedgela.data.dataset import printable
 from fedgela.data.duplicates import Duplicates, find_duplicates
 from fedgela.errors import some_of
 from fedgela.measures import adaptation_cost
-from fedgela.resolve import noted, resolve
+from fedgela.resolve import classes_worth_knowing, noted, resolve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -192,7 +192,7 @@ def inspect_federation(
         # every classifier vector of the ETF has length sqrt(E_W)
         cost=math.sqrt(method.E_W or 0.0) * adaptation_cost(phi).numpy(),
         duplicates=find_duplicates(federation),
-        notes=tuple(notes),
+        notes=(*notes, *classes_worth_knowing(federation)),
     )
 
 
@@ -262,14 +262,8 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     if (found.test_samples == 0).any():
         count = int((found.test_samples == 0).sum())
         lines.append(f"{_clients(count)} no test samples and will be left out of PA")
-    if found.only_in_test:
-        names = _named(found, found.only_in_test)
-        lines.append(f"classes that only the test set has cannot be learned: {names}")
-    if found.never_tested:
-        names = _named(found, found.never_tested)
-        lines.append(f"classes without a test sample are never measured, neither by GA nor by PA: {names}")
     if found.nowhere:
-        names = _named(found, found.nowhere)
+        names = some_of([found.class_names[c] for c in found.nowhere], NAMED)
         told = f"{len(found.nowhere)} of {found.classes} classes have no sample at all ({names})"
         if not found.data.class_names:  # then there are as many as the highest label says
             told += f": is the highest label, {found.classes - 1}, a mistake?"
@@ -294,7 +288,3 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
 
 def _clients(count: int) -> str:
     return f"{count} client has" if count == 1 else f"{count:,} clients have"
-
-
-def _named(found: Inspection, classes: list[int]) -> str:
-    return some_of([found.class_names[c] for c in classes], NAMED)
