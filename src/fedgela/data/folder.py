@@ -19,6 +19,7 @@ LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"}  # as folders are called
 SHOWN = 3  # kinds of other files in a note
 DEEPEST = 4  # folders below the root: one more than any layout has
+Places = list[tuple[tuple[str, ...], str]]  # of files: the folders below the root, and the name
 
 
 @dataclass(frozen=True, order=True)
@@ -72,9 +73,9 @@ def _dataset(name: str, images: list[Image], x: np.ndarray, notes: tuple[str, ..
 
 def _images(root: Path) -> tuple[list[Image], tuple[str, ...]]:
     """All images, sorted, and a note of other files among them, if there are any."""
-    found: list[tuple[tuple[str, ...], str]] = []  # (the folders below the root, the file)
+    found: Places = []
     folders: list[tuple[str, ...]] = []
-    passed_over: list[tuple[tuple[str, ...], str]] = []
+    passed_over: Places = []
     for parts, files in walk(root, DEEPEST):
         folders.append(parts)
         found += [(parts, name) for name in files if is_image(name)]
@@ -154,7 +155,7 @@ def _head(parts: tuple[str, ...]) -> str:
     return PARTS.get(parts[0].lower(), "") if parts else ""
 
 
-def _folder_of(part: str, found: list[tuple[tuple[str, ...], str]]) -> str | None:
+def _folder_of(part: str, found: Places) -> str | None:
     """The name of the first folder of the images for this part, as it is spelt there."""
     names = sorted({parts[0] for parts, _ in found if _head(parts) == part})
     if len(names) > 1:
@@ -162,7 +163,7 @@ def _folder_of(part: str, found: list[tuple[tuple[str, ...], str]]) -> str | Non
     return names[0] if names else None
 
 
-def _check_heads(found: list[tuple[tuple[str, ...], str]], heads: set[str], has_train: bool) -> None:
+def _check_heads(found: Places, heads: set[str], has_train: bool) -> None:
     for parts, name in found:
         if has_train and parts and _head(parts) not in heads:
             raise UserError(f"{'/'.join((*parts, name))} lies beside train and test, which hold all images")
@@ -173,7 +174,7 @@ def _check_heads(found: list[tuple[tuple[str, ...], str]], heads: set[str], has_
             )
 
 
-def _depth(found: list[tuple[tuple[str, ...], str]], heads: set[str]) -> int:
+def _depth(found: Places, heads: set[str]) -> int:
     """1 for CLASS/*.jpg, 2 for SITE/CLASS/*.jpg."""
     example: dict[int, str] = {}
     for parts, name in found:
@@ -187,9 +188,7 @@ def _depth(found: list[tuple[tuple[str, ...], str]], heads: set[str]) -> int:
     return depth
 
 
-def _check_empty(
-    found: list[tuple[tuple[str, ...], str]], folders: list[tuple[str, ...]], heads: set[str], depth: int
-) -> None:
+def _check_empty(found: Places, folders: list[tuple[str, ...]], heads: set[str], depth: int) -> None:
     """A UserError where a class, or a site, has no image at all; a site may well lack some classes."""
     filled = {_below(parts, heads) for parts, _ in found}
     below = [_below(parts, heads) for parts in folders]
