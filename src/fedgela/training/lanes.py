@@ -51,27 +51,21 @@ class LaneEngine:
         optimiser: Optimiser,
         batch_size: int,
         *,
-        lanes: int = 1,
-        width: int = 1,
+        lanes: int,
+        width: int,
         compiled: bool = False,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.devices = list(dict.fromkeys(devices)) if devices[0].type == "cuda" else list(devices)
-        self.device = self.devices[0]
+        self.devices = devices
+        self.device = devices[0]
         self.batch_size = batch_size
         self.most_lanes = lanes
         self.width = width
         self.note = note
+        stacked = width > 1
         self.recipes = [
-            Recipe(
-                _on(net, device, width),
-                data.to(device, width > 1),
-                optimiser,
-                batch_size,
-                compiled,
-                self._note,
-            )
-            for device in self.devices
+            Recipe(_on(net, to, stacked), data.to(to, stacked), optimiser, batch_size, compiled, self._note)
+            for to in devices
         ]
         self.lanes: list[Lane] = []
         on_gpu = self.device.type == "cuda"
@@ -310,13 +304,13 @@ class _Busy:
         self.marks[0].synchronize()
 
 
-def _on(net: Net, device: torch.device, width: int) -> Net:
+def _on(net: Net, device: torch.device, stacked: bool) -> Net:
     """A template of the net on a device, prepared for one client at a time (channels last, for which the
     libraries' convolutions are fastest) or for several at once (by layers of our own)."""
     there = copy.deepcopy(net).to(device)
     if is_recurrent(there):
         keep_weights_in_place(there)
-    if width > 1:
+    if stacked:
         make_stackable(there)
         return there
     for weight in (*there.parameters(), *there.buffers()):
