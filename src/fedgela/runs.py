@@ -113,25 +113,27 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
             listener.finished(result)
             return result
         check_own_code(path, held)
-        forget_peak()
         if tensorboard not in (None, held.tensorboard):  # it is what the run is resumed with later, too
             held = held.with_(tensorboard=tensorboard)
             folder.write_config(held)
-        experiment, federation = resolve(held)
-        store = FolderStore(folder.clients)
-        server = make_server(experiment, federation, store, listener.note)
+        return _go_on_from_checkpoint(folder, held, listener)
+
+
+def _go_on_from_checkpoint(folder: RunFolder, held: Experiment, listener: Listener) -> Record:
+    """The result of an unfinished run; a UserError where its data or its settings are not what they were."""
+    forget_peak()
+    experiment, federation = resolve(held)
+    store = FolderStore(folder.clients)
+    with contextlib.closing(make_server(experiment, federation, store, listener.note)) as server:
         checkpoint = folder.load(torch.device(experiment.device), listener.note)
-        if checkpoint and checkpoint.data != federation.data.fingerprint:
-            raise UserError(
-                f"{path}: the data set {experiment.dataset!r} is not what it was when the run began"
-            )
         if checkpoint:
-            done = checkpoint.progress.round
+            config, done, data = folder.path / CONFIG, checkpoint.progress.round, experiment.dataset
+            if checkpoint.data != federation.data.fingerprint:
+                raise UserError(f"{folder.path}: the data set {data!r} is not what it was when the run began")
             if done > experiment.rounds:
-                raise UserError(f"{path / CONFIG}: rounds is {experiment.rounds} now, but {done} are done")
-            _check_settings(path, checkpoint.settings, _settings(server.experiment))
-        with contextlib.closing(server):
-            return go_on(folder, server, store, checkpoint, listener)
+                raise UserError(f"{config}: rounds is {experiment.rounds} now, but {done} are done")
+            _check_settings(config, checkpoint.settings, _settings(server.experiment))
+        return go_on(folder, server, store, checkpoint, listener)
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
     return plain
 
 
-def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
+def _check_settings(config: Path, began: dict[str, Any], found: dict[str, Any]) -> None:
     """A UserError where settings have changed since the run began. Those that did not exist then count as
     their defaults; a checkpoint of an older version may have no settings at all."""
     if not began:
@@ -153,7 +155,7 @@ def _check_settings(path: Path, began: dict[str, Any], found: dict[str, Any]) ->
     for key in sorted(began.keys() | found.keys()):
         was, now = began.get(key), found.get(key)
         if was != now:
-            raise UserError(f"{path / CONFIG}: {key} is {now!r} now, and was {was!r} when the run began")
+            raise UserError(f"{config}: {key} is {now!r} now, and was {was!r} when the run began")
 
 
 def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | None = None) -> Record:
