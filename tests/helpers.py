@@ -158,7 +158,7 @@ def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 class Cutting(Listener):
-    """Ctrl-C at the end of a round, before its checkpoint."""
+    """Ctrl-C at the end of a round."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -169,33 +169,9 @@ class Cutting(Listener):
 
 
 def run_cut(experiment: Experiment, folder: Path, at: int) -> None:
-    """A run that Ctrl-C ends at the end of a round, before its checkpoint."""
+    """A run that Ctrl-C ends at the end of a round, of which a checkpoint is written then."""
     with pytest.raises(KeyboardInterrupt):
         run(experiment, folder, Cutting(at))
-
-
-def interrupt_at(patch: pytest.MonkeyPatch, round: int) -> None:
-    """Ctrl-C when the round after this one begins, or else the measuring of the final models."""
-    step = Server.step
-
-    def stepping(server: Server, progress: Progress) -> Record:
-        if progress.round == round:
-            raise KeyboardInterrupt
-        return step(server, progress)
-
-    def finishing(server: Server, progress: Progress) -> Record:
-        raise KeyboardInterrupt
-
-    patch.setattr(Server, "step", stepping)
-    patch.setattr(Server, "finish", finishing)
-
-
-def run_interrupted(experiment: Experiment, folder: Path, after: int) -> None:
-    """A run that Ctrl-C ends after so many rounds, each with its checkpoint if it is to have one."""
-    with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(patch, after)
-        with pytest.raises(KeyboardInterrupt):
-            run(experiment, folder)
 
 
 # -- commands in a process of their own ------------------------------------------------------------

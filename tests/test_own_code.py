@@ -17,7 +17,7 @@ from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import resume, run
 from fedgela.seeds import resume_seeds, run_seeds
-from helpers import Notes, run_interrupted, tiny
+from helpers import Notes, run_cut, tiny
 
 SOURCES = {
     "edited_methods": """
@@ -69,7 +69,7 @@ def edit(module: str) -> None:
 @pytest.mark.parametrize("module", ["edited_methods", "edited_nets"])
 def test_a_run_does_not_go_on_with_another_source(npz: Path, module: str) -> None:
     folder = Path("run")
-    run_interrupted(tiny(npz, rounds=2, **OWN), folder, 1)
+    run_cut(tiny(npz, rounds=2, **OWN), folder, 1)
     before = (folder / "metrics.jsonl").read_text()
     edit(module)
     told = rf"^run: the source of {module} is not what it was when the run began; .* delete run/own_code.json"
@@ -82,7 +82,7 @@ def test_a_run_does_not_go_on_with_another_source(npz: Path, module: str) -> Non
 
 def test_a_federations_run_does_not_go_on_with_another_source(npz: Path) -> None:
     server_app = pytest.importorskip("fedgela.flower.server_app", reason="needs fedgela[flower]")
-    run_interrupted(tiny(npz, rounds=2, **OWN), Path("run"), 1)
+    run_cut(tiny(npz, rounds=2, **OWN), Path("run"), 1)
     edit("edited_methods")
     with pytest.raises(UserError, match=r"^run: the source of edited_methods is not what it was"):
         server_app.conduct(RunFolder(Path("run")), grid=None)  # nobody is asked
@@ -150,7 +150,7 @@ def test_a_run_without_own_code_keeps_none(npz: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_note_of_own_code_is_named(npz: Path, tmp_path: Path) -> None:
-    run_interrupted(tiny(npz, rounds=2, **OWN), tmp_path / "run", 1)
+    run_cut(tiny(npz, rounds=2, **OWN), tmp_path / "run", 1)
     (tmp_path / "run/own_code.json").write_text("{")
     with pytest.raises(UserError, match=r"own_code.json: cannot be read .*; delete it, and the run goes on"):
         resume(tmp_path / "run")

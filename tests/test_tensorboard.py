@@ -75,7 +75,6 @@ def test_events_change_nothing_else(npz: Path, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_every_round_once(npz: Path, tmp_path: Path) -> None:
-    """Rounds 3 to 5 are run again: the checkpoint is older than the interruption."""
     out = tmp_path / "run"
     run_cut(tiny(npz, rounds=7, checkpoint_every=2, tensorboard=True), out, at=5)
     assert [step for step, _ in events_of(out)["accuracy/GA"]] == [1, 2, 3, 4, 5]

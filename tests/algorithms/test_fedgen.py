@@ -27,7 +27,7 @@ from helpers import (
     features_by_hand,
     linear,
     play,
-    run_interrupted,
+    run_cut,
     serve,
     slope,
     small_batch,
@@ -261,7 +261,7 @@ def test_moments_survive_an_interruption_and_the_run_says_what_it_shares(npz: Pa
     experiment = tiny(npz, algorithm=TINY, rounds=4, sample=2)
     listener = Notes()
     runs.run(experiment, tmp_path / "whole", listener)
-    run_interrupted(experiment, tmp_path / "cut", after=2)
+    run_cut(experiment, tmp_path / "cut", at=2)
     runs.resume(tmp_path / "cut")
     states = []
     for folder in ("whole", "cut"):

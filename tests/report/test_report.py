@@ -22,7 +22,7 @@ from fedgela.report.saved_models import Federations
 from fedgela.runs import run
 from fedgela.saved.runs import find_runs
 from fedgela.seeds import run_seeds
-from helpers import run_interrupted, tiny, tiny_arrays, tiny_npz
+from helpers import run_cut, tiny, tiny_arrays, tiny_npz
 
 
 @pytest.fixture(scope="session")
@@ -488,7 +488,7 @@ def test_an_averaged_global_model_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_knows_its_data_by_its_checkpoint(tmp_path: Path) -> None:
     npz = tiny_npz(tmp_path)
-    run_interrupted(tiny(npz), tmp_path / "runs" / "old", after=2)
+    run_cut(tiny(npz), tmp_path / "runs" / "old", at=2)
     assert make_report([tmp_path / "runs"]).notes == []
 
     tiny_npz(tmp_path, seed=1)
