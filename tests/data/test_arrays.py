@@ -459,6 +459,15 @@ def test_what_float32_cannot_tell_apart_is_constant(tmp_path: Path) -> None:
     assert data.inputs(data.x_train)[:, 0].abs().max() < 1e-5
 
 
+def test_large_numbers_that_are_close_together_keep_their_digits(tmp_path: Path) -> None:
+    """Numbers of files, counted on for years: float32 has each of them, and so should their differences."""
+    x = 10_000_000.0 + 2 * np.arange(40)[:, None]
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=np.arange(40) % 2, x_test=x[:4], y_test=[0, 1, 0, 1])
+    data = load_dataset(str(tmp_path / "d.npz"))
+    exact = torch.from_numpy((x - x.mean()) / x.std()).float()
+    torch.testing.assert_close(data.inputs(data.x_train), exact, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("unit", [1e-9, 1e-25, 1e20])
 def test_a_feature_varies_or_is_constant_in_whatever_unit(tmp_path: Path, unit: float) -> None:
     """Concentrations in mol/l are all nearly 0, and tell as much as the same in nmol/l."""

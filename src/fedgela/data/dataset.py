@@ -111,15 +111,25 @@ class Dataset:
         """The network's input of samples: images and features normalised, tokens as int64."""
         if self.kind == "tokens":
             return x.long()
-        scale, shift = self.normalisation
-        return torch.addcmul(shift, x, scale)
+        if self.kind == "image":
+            scale, shift = self.normalisation
+            return torch.addcmul(shift, x, scale)
+        centre, scale = self.centre_and_scale
+        # not x * scale + shift, which loses digits of large numbers that are close together, such as years
+        return (x - centre) * scale
+
+    @cached_property
+    def centre_and_scale(self) -> tuple[Tensor, Tensor]:
+        """An input is (x - centre) * scale."""
+        mean, std = self.statistics
+        if self.kind == "features":
+            return mean, 1.0 / std
+        return (255.0 * mean).view(-1, 1, 1), (1.0 / (255.0 * std)).view(-1, 1, 1)
 
     @cached_property
     def normalisation(self) -> tuple[Tensor, Tensor]:
-        """(scale, shift): an input is x * scale + shift."""
+        """(scale, shift) of images, whose bytes lose nothing by x * scale + shift, a single operation."""
         mean, std = self.statistics
-        if self.kind == "features":
-            return 1.0 / std, -mean / std
         return (1.0 / (255.0 * std)).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
 
     def training_inputs(self, x: Tensor, draw: Tensor) -> Tensor:

@@ -42,13 +42,11 @@ class Predictor(nn.Module):
         self.predict = predict
         self.normalises = data.kind != "tokens"
         if self.normalises:
-            scale, shift = data.normalisation
-            self.register_buffer("centre", -shift / scale)
+            centre, scale = data.centre_and_scale
+            self.register_buffer("centre", centre)
             self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        # x * scale + shift would lose digits of large values that are close together, as years and times are,
-        # and on every engine others
         inputs = (x.float() - self.centre) * self.scale if self.normalises else x.long()
         return self.predict(self.net, inputs).softmax(dim=1)
 

@@ -113,8 +113,7 @@ class _ComputeCopies(torch.autograd.Function):
 
 class Lane:
     def __init__(self, recipe: Recipe, width: int, device: torch.device) -> None:
-        if recipe.data.kind != "tokens":
-            _ = recipe.data.normalisation  # computed and kept now, not inside the first captured step
+        recipe.data.inputs(recipe.data.x_train[:1])  # computes statistics now, not in the first captured step
         self.recipe = recipe
         self.width = width
         self.device = device
