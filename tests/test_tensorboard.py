@@ -1,5 +1,6 @@
 """Events are what metrics.jsonl says, each round once, however often the run was interrupted."""
 
+import errno
 import json
 import sys
 import time
@@ -12,10 +13,12 @@ from fedgela import runs
 from fedgela.compare import compare, experiments_of
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
+from fedgela.listener import Listener
 from fedgela.progress import PlainView
 from fedgela.resolve import resolve
+from fedgela.runfolder import RunFolder
 from fedgela.seeds import resume_seeds, run_seeds
-from fedgela.tensorboard import tag_of
+from fedgela.tensorboard import Events, tag_of
 from helpers import Cli, Cutting, Notes, outcome_of, run_cut, start_command, tiny, tiny_table
 
 pytest.importorskip("tensorboard")
@@ -167,6 +170,20 @@ def test_flags_of_run_compare_and_resume(npz: Path, tmp_path: Path, command: Cli
         events = events_of(tmp_path / run)
         assert events == expected_of(tmp_path / run)
         assert ("models/gradient_norm" in events) == (run != "later")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+def test_a_full_disk_is_told_with_the_file(npz: Path, tmp_path: Path) -> None:
+    runs.run(tiny(npz), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    events = Events(folder, Listener())
+    events.started(folder.experiment(), 3)
+    (file,) = (tmp_path / "run/tensorboard").iterdir()
+    file.unlink()
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=file.name) as error:
+        events.round({"round": 4, "GA": 50.0})
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_without_tensorboard_a_line_says_what_to_install(

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +107,9 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
             for module in changed_modules(path, held):
                 listener.note(f"the source of {module} has been changed since it began")
             if tensorboard:
-                with _with_events(held.with_(tensorboard=True), folder, Listener()) as events:
-                    events.started(held, held.rounds)
-                    events.finished(result)
+                events = Events(folder, Listener())
+                events.started(held, held.rounds)
+                events.finished(result)
             listener.finished(result)
             return result
         check_own_code(path, held)
@@ -218,21 +218,9 @@ def go_on(
     forget_failure(folder.path)  # of an earlier try: what comes of this one is not known yet
     if checkpoint:
         store.saved = checkpoint.clients
-    with (
-        _with_events(server.experiment, folder, listener) as hearing,
-        Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver,
-    ):
+    hearing = Events(folder, listener) if server.experiment.tensorboard else listener
+    with Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver:
         return _rounds_and_result(folder, server, saver, checkpoint, hearing)
-
-
-@contextlib.contextmanager
-def _with_events(experiment: Experiment, folder: RunFolder, listener: Listener) -> Iterator[Listener]:
-    """The listener; with one in front of it that writes events, if the experiment asks for them."""
-    if not experiment.tensorboard:
-        yield listener
-        return
-    with contextlib.closing(Events(folder, listener)) as events:
-        yield events
 
 
 def _rounds_and_result(
