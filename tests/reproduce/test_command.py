@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.ledger import Data, append, read_ledger
 from fedgela.result import device_name
 from helpers import Cli
 
@@ -106,6 +106,43 @@ def test_the_plan_is_images_over_images_per_second(command: Cli, tmp_path: Path,
     _, out, _ = command(*arguments, "--images-per-second", "resnet18=100000", "--set", "dataset=other.npz")
     assert "2 cannot be told: the data set 'other.npz' is not on this machine, to count its samples\n" in out
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_takes_rates_of_like_runs_and_tells_them(command: Cli, tmp_path: Path, make_entry) -> None:
+    """Small nets on images of several sizes, by several methods, on one machine."""
+
+    def seen(cell: str, shape: tuple[int, ...], rate: float) -> None:
+        here = {"device": device_name(torch.device("cpu")), "images_per_second": rate}
+        data = Data(name=cell.split("/")[1], fingerprint="f" * 16, shape=shape)
+        entry = make_entry(cell, seed=1, model="simple-cnn", line={**here, "data": data})
+        append(tmp_path / "results/ledger.jsonl", [entry])
+
+    def planned(methods: str) -> tuple[list[str], list[str]]:
+        """Seconds, and what they rest on."""
+        small = ["--set", "model=simple-cnn", "--device", "cpu", "--data-dir", tmp_path / "nothing"]
+        code, out, _ = command(*ONE, "--methods", methods, "--plan", *small)
+        assert code == 0
+        lines = out.splitlines()
+        return [line.split()[0] for line in lines if " seed 0" in line], lines[len(methods.split(",")) + 2 :]
+
+    seen("realworld/femnist/natural/fedavg", (1, 28, 28), 100_000)
+    seen("isic/fed-isic2019/natural/fedavg", (3, 200, 200), 100)
+    # by the nearest size: 50 rounds of 10 epochs of 50,000 images
+    seconds, told = planned("fedgela")
+    assert seconds == [f"{25e6 / (100_000 * 28**2 / 32**2):.0f}"]
+    assert told == [
+        "fedgela, simple-cnn: by fedavg, 100,000 images of 1x28x28 a second; for 3x32x32 a guess, by the "
+        "number of pixels"
+    ]
+    # runs with the same size of images, though of other data and methods, count for more
+    for method, rate in (("fedavg", 40_000), ("fedprox", 50_000), ("moon", 10_000)):
+        seen(f"main/svhn/full-dir0.1/{method}", (3, 32, 32), rate)
+    seconds, told = planned("fedgela,moon")
+    assert seconds == ["2600", "625"]  # MOON is fine-tuned
+    assert told == [
+        "moon, simple-cnn: by its one run, 10,000 images of 3x32x32 a second",
+        "fedgela, simple-cnn: by 3 other methods, 10,000 to 50,000 images of 3x32x32 a second",
+    ]
 
 
 def test_cells_of_several_tables_at_once(command: Cli) -> None:

@@ -15,7 +15,7 @@ from fedgela.progress import View
 from fedgela.reproduce import budget as budgets
 from fedgela.reproduce.adding import gather, recognise
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
-from fedgela.reproduce.ledger import append, read_ledger
+from fedgela.reproduce.ledger import Data, append, read_ledger
 from fedgela.reproduce.settings import hash_of
 from fedgela.reproduce.sizes import images_of_a_round
 from fedgela.reproduce.smoke import tiny_tasks
@@ -147,6 +147,22 @@ def test_what_a_round_asks_for_is_counted_in_the_data_at_hand(tiny_data: Path, t
     (task,) = tiny_tasks([find_cell(CELL)], tiny_data)
     assert images_of_a_round(task.experiment) == 200  # an epoch of all clients
     assert images_of_a_round(task.experiment.with_(data_dir=str(tmp_path / "nothing"))) == 50_000
+
+
+def test_a_budget_is_not_held_against_a_guess(
+    tiny_data: Path, tmp_path: Path, clock: Clock, make_entry
+) -> None:
+    """Images of another size that took long stop no run before its first round."""
+    (task,) = tiny_tasks([find_cell(CELL)], tiny_data)
+    ledger = tmp_path / "ledger.jsonl"
+    for shape, fits in (((3, 99, 99), True), ((3, 32, 32), False)):
+        data = Data(name="svhn", fingerprint="f" * 16, shape=shape)
+        line = {"device": task.device, "images_per_second": 1.0, "data": data}
+        slow = make_entry("main/svhn/full-iid/fedgela", model=task.experiment.model, line=line)
+        ledger.unlink(missing_ok=True)
+        append(ledger, [slow])
+        outcome = run_tasks([task], tmp_path / f"{fits}", ledger, quiet(), Budget(60.0))
+        assert bool(outcome.added) == fits
 
 
 def test_one_failure_leaves_the_others(tiny_data: Path, tmp_path: Path) -> None:

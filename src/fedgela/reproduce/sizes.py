@@ -1,12 +1,10 @@
-"""How much a cell asks for, in images, and how fast images go: what plans and budgets are made of."""
-
-import statistics
-from collections.abc import Iterable, Mapping
+"""How much a cell asks for, in images: with rates.py, what plans and budgets are made of."""
 
 from fedgela.config import Experiment
+from fedgela.data.catalogue import known
+from fedgela.data.text import LENGTH
 from fedgela.reproduce.budget import finetuning_rounds
 from fedgela.reproduce.entries import federation_at_hand
-from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.settings import Settings, settings_of
 
 # training and test samples of the data that the paper names, and their shape
@@ -48,36 +46,18 @@ def images_of_a_run(experiment: Experiment) -> float | None:
     return None if images is None else images * (experiment.rounds + finetuning_rounds(experiment))
 
 
-class Rates:
-    """Images a second on a device: as given for a model, else as the ledger has them for the like."""
+def shape_of_a_sample(experiment: Experiment) -> tuple[int, ...] | None:
+    """Of the data that is at hand, or else as the data of that name has it."""
+    federation = federation_at_hand(experiment)
+    return usual_shape(settings_of(experiment)) if federation is None else federation.data.spec.shape
 
-    def __init__(
-        self, entries: Iterable[Entry], device: str, given: Mapping[str, float] | None = None
-    ) -> None:
-        """Only lines of the `device`, named as in the ledger, count: another's speed says nothing of it."""
-        self.device = device
-        self.given = dict(given or {})
-        self.seen: dict[tuple[object, ...], list[float]] = {}
-        for entry in entries:
-            self.learn(entry)
 
-    def learn(self, entry: Entry) -> None:
-        settings = entry.settings()
-        if entry.images_per_second and entry.device == self.device and settings is not None:
-            for key in _from_near_to_far(settings):
-                self.seen.setdefault(key, []).append(entry.images_per_second)
-
-    def of(self, experiment: Experiment) -> float | None:
-        """The rate given for the model, or else the median of the newest lines of the most alike runs: of the
-        same model, data and method, of the model and data, of the model and method, or of the model."""
-        if experiment.model in self.given:
-            return self.given[experiment.model]
-        for key in _from_near_to_far(settings_of(experiment)):
-            if key in self.seen:
-                return statistics.median(self.seen[key][-5:])
+def usual_shape(settings: Settings) -> tuple[int, ...] | None:
+    """Of a sample of data that is known by its name; None for other data."""
+    name = settings["dataset"]
+    source = known(name)
+    if source is None:
         return None
-
-
-def _from_near_to_far(settings: Settings) -> tuple[tuple[object, ...], ...]:
-    model, data, method = settings.get("model"), settings["dataset"], settings["algorithm"]["name"]
-    return (model, data, method), (model, data), (model, None, method), (model,)
+    if source.kind == "tokens":
+        return (LENGTH,)
+    return (1 if name == "femnist" else 3, settings["image_size"], settings["image_size"])

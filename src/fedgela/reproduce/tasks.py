@@ -18,8 +18,9 @@ from fedgela.reproduce.counting import lines_of
 from fedgela.reproduce.entries import entry_of_run, federation_at_hand
 from fedgela.reproduce.ledger import Entry, append, read_ledger
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
+from fedgela.reproduce.rates import Rates
 from fedgela.reproduce.settings import hash_of, method_of
-from fedgela.reproduce.sizes import Rates, images_of_a_round
+from fedgela.reproduce.sizes import images_of_a_round
 from fedgela.resolve import data_read_once, device_of
 from fedgela.result import device_name
 from fedgela.runfolder import METRICS, RunFolder
@@ -187,7 +188,7 @@ def _do(
 
 
 def _round_seconds(task: Task, folder: RunFolder, rates: Rates) -> float | None:
-    """What a round is expected to take: as the rounds before, or as images took elsewhere."""
+    """What a round is expected to take: as the rounds before, or as images of this size took elsewhere."""
     if folder.exists() and (folder.path / METRICS).exists():
         try:
             seconds = [record["seconds"] for record in folder.records()]
@@ -196,4 +197,4 @@ def _round_seconds(task: Task, folder: RunFolder, rates: Rates) -> float | None:
         if seconds:
             return slowest(seconds)
     images, rate = images_of_a_round(task.experiment), rates.of(task.experiment)
-    return None if images is None or rate is None else images / rate
+    return None if images is None or rate is None or rate.is_guess else images / rate.images_per_second
