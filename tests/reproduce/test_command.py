@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedgela.config import Experiment
+from fedgela.reproduce import tasks
+from fedgela.reproduce.budget import OutOfBudget, WithinBudget
 from fedgela.reproduce.ledger import Data, append, read_ledger
 from fedgela.result import device_name
 from helpers import Cli
@@ -199,11 +202,22 @@ def test_a_cell_runs_is_skipped_and_shown(command: Cli, tmp_path: Path, tiny_dat
     assert "failed: main/cifar10/full-dir0.1/fedgela seed 0: dataset: 'nothing'" in out
 
 
-def test_a_command_stopped_by_its_budget_says_so(command: Cli, tiny_data: Path) -> None:
-    small = ["--set", "epochs=1", "--set", "model=simple-cnn", *QUICK, "--device", "cpu"]
-    code, out, _ = command(*ONE, *small, "--methods", "fedgela", "--data-dir", tiny_data, "--budget", 0)
+def test_a_command_stopped_by_its_budget_says_so(
+    command: Cli, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [*ONE, "--methods", "fedgela", "--data-dir", tiny_data, "--device", "cpu"]
+    code, _, err = command(*chosen, "--budget", 0)
+    assert code == 2
+    assert "the budget is spent before it begins" in err and "a --budget above 0 s gets on" in err
+
+    def stopped(experiment: Experiment, folder: Path, listener: WithinBudget) -> None:
+        listener.budget.advanced = True
+        raise OutOfBudget("there is no time left")
+
+    monkeypatch.setattr(tasks, "run_or_resume", stopped)
+    code, out, _ = command(*chosen, "--budget", 1000)
     assert code == 3  # so that a loop knows
-    assert "stopped: the budget is spent; the same command goes on, 1 left" in out
+    assert "there is no time left; the same command goes on, 1 left" in out
 
 
 def test_a_ledger_that_cannot_be_written_to_is_told_before_training(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedgela import runs
 from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
@@ -13,6 +14,7 @@ from fedgela.listener import Listener
 from fedgela.paper import experiment_of, find_cell
 from fedgela.progress import View
 from fedgela.reproduce import budget as budgets
+from fedgela.reproduce import tasks
 from fedgela.reproduce.adding import gather, recognise
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
 from fedgela.reproduce.ledger import Data, append, read_ledger
@@ -100,12 +102,51 @@ def test_a_budget_stops_between_rounds_and_the_next_call_goes_on(
 
 
 def test_a_spent_budget_starts_nothing(tiny_data: Path, tmp_path: Path, clock: Clock) -> None:
-    tasks = tiny_tasks([find_cell(CELL)], tiny_data)
-    budget = Budget(5.0)
-    clock.now = 6.0
-    outcome = run_tasks(tasks, tmp_path / "runs", tmp_path / "ledger.jsonl", quiet(), budget)
-    assert (outcome.left, outcome.stopped) == (tasks, "the budget is spent")
-    assert not (tmp_path / "runs").exists()
+    first, second = tiny_tasks([find_cell(CELL), find_cell("main/svhn/full-iid/fedgela")], tiny_data)
+    out = tmp_path / "runs"
+
+    class Late(Ticking):
+        def finished(self, result: Record) -> None:
+            self.clock.now += 10
+
+    outcome = run_tasks([first, second], out, tmp_path / "ledger.jsonl", Late(clock), Budget(15.0))
+    assert [entry.cells[0] for entry in outcome.added] == [CELL]
+    assert outcome.left == [second]
+    assert outcome.stopped == f"{second.label}: the budget is spent before it begins"
+    assert not second.folder(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [(11.0, "the budget is spent before round 1 of 5"), (30.0, "round 1 of 5 takes about 20 s, which")],
+)
+def test_a_budget_that_reading_the_data_takes_up_is_an_error(
+    tiny_data: Path,
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    make_entry,
+    budget: float,
+    told: str,
+) -> None:
+    """It would never get on, however often it is repeated."""
+
+    def slowly(*arguments: object) -> object:
+        clock.now += 12
+        return runs.run_or_resume(*arguments)
+
+    monkeypatch.setattr(tasks, "run_or_resume", slowly)
+    task = with_rounds(tiny_tasks([find_cell(CELL)], tiny_data)[0], 5)
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "runs"
+    data = Data(name="svhn", fingerprint="f" * 16, shape=(3, 32, 32))
+    line = {"device": task.device, "images_per_second": 10.0, "data": data}  # of the 200 of a round
+    append(ledger, [make_entry("main/svhn/full-iid/fedgela", model=task.experiment.model, line=line)])
+    view = Ticking(clock)
+    with pytest.raises(UserError, match=rf"{told}.*a --budget above {budget:g} s gets on"):
+        run_tasks([task], out, ledger, view, Budget(budget))
+    assert view.rounds == []
+    outcome = run_tasks([task], out, ledger, view, Budget(33.0))
+    assert view.rounds == [1] and outcome.left == [task]
 
 
 def test_fine_tuning_must_fit_too(clock: Clock) -> None:

@@ -20,6 +20,7 @@ class Budget:
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
+        self.advanced = False  # whether anything was done within it that the next command need not do again
         self.ends = None if seconds is None else time.monotonic() + seconds
 
     def fits(self, seconds: float) -> bool:
@@ -56,6 +57,7 @@ class WithinBudget(Relay):
 
     def round(self, record: Record) -> None:
         super().round(record)
+        self.budget.advanced = True
         now = time.monotonic()
         self.steps.append(now - self.began)
         self.began = now

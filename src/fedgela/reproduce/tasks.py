@@ -130,8 +130,8 @@ def run_tasks(
     variant: str | None = None,
     repetitions: int = REPETITIONS,
 ) -> Outcome:
-    """Do what the ledger lacks, and add each line as soon as it is there. `repetitions` are of measurements
-    of time."""
+    """Do what the ledger lacks, and add each line as soon as it is there. A UserError where the budget ends
+    before anything was done. `repetitions` are of measurements of time."""
     budget = budget or Budget(None)
     outcome = Outcome()
     rates = Rates(read_ledger(ledger), tasks[0].device if tasks else "")
@@ -140,19 +140,23 @@ def run_tasks(
         held = read_ledger(ledger)  # other processes add to it too
         if task.done(held):
             outcome.skipped += 1
-        elif not budget.fits(0):
-            outcome.stopped, outcome.left = "the budget is spent", list(tasks[number:])
-            break
         else:
             try:
+                budget.require(0, "it begins")
                 entry = _do(task, out, held, view, budget, rates, variant, repetitions)
             except OutOfBudget as stop:
+                if not budget.advanced:
+                    raise UserError(
+                        f"{task.label}: {stop}; reading the data and starting took too much of it, and would "
+                        f"again: a --budget above {budget.seconds:g} s gets on"
+                    ) from None
                 outcome.stopped, outcome.left = f"{task.label}: {stop}", list(tasks[number:])
                 break
             except Exception as error:
                 outcome.failed[task.label] = keep_failure(error, task.folder(out), view.note)
             else:
                 outcome.added += append(ledger, [entry])
+                budget.advanced = True
                 rates.learn(entry)
                 forget_failure(task.folder(out))
         view.advance()
