@@ -54,13 +54,13 @@ class Grid:
 
     def to_html(self, inline: Callable[[str], str] = escape) -> str:
         """`inline` turns a cell's text into HTML."""
-        words = {i for row in self.rows for i, cell in enumerate(row) if _mark(cell) == "words"}
+        words = {i for row in self.rows for i, cell in enumerate(row) if parts(cell)[1] == "words"}
         head = "".join(
             f'<th scope="col"{_class("words" if i in words else "")}>{inline(name)}</th>'
             for i, name in enumerate(self.head)
         )
         body = "\n".join(
-            f'<tr><th scope="row">{inline(_plain(row[0]))}</th>'
+            f'<tr><th scope="row">{inline(parts(row[0])[0])}</th>'
             + "".join(_html(cell, inline) for cell in row[1:])
             + "</tr>"
             for row in self.rows
@@ -93,12 +93,9 @@ def padded(lines: Sequence[Sequence[str]], others: Callable[[str, int], str] = s
     return [list(line) for line in zip(*columns, strict=True)]
 
 
-def _plain(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell[0]
-
-
-def _mark(cell: Cell) -> str:
-    return "" if isinstance(cell, str) else cell[1]
+def parts(cell: Cell) -> tuple[str, str]:
+    """A cell's text and its mark, which is empty where it has none."""
+    return (cell, "") if isinstance(cell, str) else cell
 
 
 def _text(cell: Cell) -> str:
@@ -106,13 +103,15 @@ def _text(cell: Cell) -> str:
 
 
 def _markdown(cell: Cell) -> str:
-    before, after = _IN_MARKDOWN.get(_mark(cell), ("", ""))
-    return before + _plain(cell).replace("|", "\\|") + after
+    text, mark = parts(cell)
+    before, after = _IN_MARKDOWN.get(mark, ("", ""))
+    return before + text.replace("|", "\\|") + after
 
 
 def _html(cell: Cell, inline: Callable[[str], str]) -> str:
-    before, after = _IN_HTML.get(_mark(cell), ("", ""))
-    return f"<td{_class(_mark(cell))}>{before}{inline(_plain(cell))}{after}</td>"
+    text, mark = parts(cell)
+    before, after = _IN_HTML.get(mark, ("", ""))
+    return f"<td{_class(mark)}>{before}{inline(text)}{after}</td>"
 
 
 def _class(name: str) -> str:

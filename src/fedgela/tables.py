@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
-from fedgela.grids import Cell, Grid
+from fedgela.grids import Cell, Grid, parts
 from fedgela.over_seeds import BOUNDS, OverSeeds, mean_std, ranks
 from fedgela.runfolder import TABLE
 
@@ -195,7 +195,7 @@ class Comparison:
 
 
 def _stacked(cell: Cell) -> Text:
-    text, mark = (cell, "") if isinstance(cell, str) else cell
+    text, mark = parts(cell)
     mean, plus_minus, std = text.partition(" ± ")
     style = {"best": "bold", "second": "underline"}.get(mark, "")
     return Text(mean, style=style) + Text(f"\n± {std}" if plus_minus else "", style="dim")
