@@ -143,19 +143,18 @@ def by_classes(
             raise UserError(
                 f"{name}: class {c} has {per_class[c]} training samples for {holders} clients; {mend}"
             )
-    owners = []
-    for y in (y_train, y_test):
-        owner = np.empty(len(y), dtype=np.int64)
-        for c, members in enumerate(_members(y, classes)):
-            holders_of_c = rng.permutation(np.flatnonzero(holds[:, c]))  # the first ones get one sample more
-            for client, part in zip(
-                holders_of_c,
-                np.array_split(rng.permutation(members), len(holders_of_c)),
-                strict=True,
-            ):
-                owner[part] = client
-        owners.append(owner)
-    return owners[0], owners[1]
+    return _deal_evenly(y_train, holds, rng), _deal_evenly(y_test, holds, rng)
+
+
+def _deal_evenly(y: Ints, holds: npt.NDArray[np.bool_], rng: np.random.Generator) -> Owners:
+    """Deal each class's samples, shuffled, to its holders; chance decides which of them get one more."""
+    owner = np.empty(len(y), dtype=np.int64)
+    for c, members in enumerate(_members(y, holds.shape[1])):
+        holders = rng.permutation(np.flatnonzero(holds[:, c]))  # the first ones get one sample more
+        parts = np.array_split(rng.permutation(members), len(holders))
+        for client, part in zip(holders, parts, strict=True):
+            owner[part] = client
+    return owner
 
 
 def deal_classes(
