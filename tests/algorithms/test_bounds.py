@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from algorithms.by_hand import snapshot
 from fedgela.algorithms.bounds import Centralised, Local
 from fedgela.data import Federation
 from fedgela.models import Net, State
@@ -12,7 +13,7 @@ from fedgela.resolve import resolve
 from fedgela.server import Server
 from fedgela.training import Plan
 from fedgela.training.interface import batches
-from helpers import Recording, play, same, serve, snapshot, tiny, watch_updates
+from helpers import Recording, play, same, serve, tiny, watch_updates
 
 
 def assert_close(model: State, expected: State) -> None:

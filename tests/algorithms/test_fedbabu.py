@@ -7,21 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from algorithms.by_hand import Weights, assert_follows, ce_by_hand, logits_by_hand, small_batch, small_net
 from fedgela.algorithms.fedbabu import FedBABU
 from fedgela.resolve import resolve
 from fedgela.server import Server
-from helpers import (
-    Recording,
-    Weights,
-    assert_follows,
-    ce_by_hand,
-    logits_by_hand,
-    play,
-    small_batch,
-    small_net,
-    tiny,
-    watch_updates,
-)
+from helpers import Recording, play, tiny, watch_updates
 
 BATCH = small_batch([0, 1, 2, 1, 0])
 

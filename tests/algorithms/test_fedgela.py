@@ -9,28 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from fedgela import runs
-from fedgela.algorithms import ALGORITHMS
-from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
-from fedgela.models import Net
-from fedgela.resolve import resolve
-from fedgela.server import Server
-from helpers import (
-    Notes,
-    Recording,
+from algorithms.by_hand import (
     Weights,
     assert_follows,
     ce_by_hand,
     doubled,
     features_by_hand,
     linear,
-    play,
-    serve,
     small_batch,
     small_net,
-    tiny,
-    watch_updates,
 )
+from fedgela import runs
+from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
+from fedgela.models import Net
+from fedgela.resolve import resolve
+from fedgela.server import Server
+from helpers import Notes, Recording, play, serve, tiny, watch_updates
 
 COUNTS = [6, 2, 0]
 PRESENT = [0, 1]

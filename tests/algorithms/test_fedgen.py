@@ -10,31 +10,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from algorithms.by_hand import (
+    SMALL_C,
+    SMALL_D,
+    Weights,
+    assert_follows,
+    ce_by_hand,
+    features_by_hand,
+    linear,
+    slope,
+    small_batch,
+    small_net,
+    softmax_by_hand,
+)
 from fedgela import runs
 from fedgela.algorithms import Moment, ServerState, Update, fedgen
 from fedgela.algorithms.fedgen import FedGen, diversity
 from fedgela.files import read_tensors
 from fedgela.models import State
 from fedgela.randomness import generator, uniform
-from helpers import (
-    SMALL_C,
-    SMALL_D,
-    Notes,
-    Weights,
-    assert_follows,
-    assert_same_run,
-    ce_by_hand,
-    features_by_hand,
-    linear,
-    play,
-    run_cut,
-    serve,
-    slope,
-    small_batch,
-    small_net,
-    softmax_by_hand,
-    tiny,
-)
+from helpers import Notes, assert_same_run, play, run_cut, serve, tiny
 
 SMALL = {"noise": 2, "hidden": 3, "generated": 8}
 LABELS = [0, 1, 0, 0, 1]

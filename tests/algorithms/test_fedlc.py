@@ -5,9 +5,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from algorithms.by_hand import (
+    Weights,
+    assert_follows,
+    ce_by_hand,
+    doubled,
+    logits_by_hand,
+    small_batch,
+    small_net,
+)
 from fedgela.algorithms.fedavg import FedAvg
 from fedgela.algorithms.fedlc import FedLC
-from helpers import Weights, assert_follows, ce_by_hand, doubled, logits_by_hand, small_batch, small_net
 
 BATCH = small_batch([0, 1, 0, 0, 1])
 

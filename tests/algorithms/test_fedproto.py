@@ -6,26 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedgela.algorithms import Moment, ServerState, Update
-from fedgela.algorithms.fedproto import FedProto
-from fedgela.resolve import resolve
-from fedgela.server import Server
-from fedgela.training import Question
-from helpers import (
-    Recording,
+from algorithms.by_hand import (
     Weights,
     assert_follows,
     ce_by_hand,
     features_by_hand,
     logits_by_hand,
-    play,
-    same,
-    serve,
     small_batch,
     small_net,
-    tiny,
-    watch_updates,
 )
+from fedgela.algorithms import Moment, ServerState, Update
+from fedgela.algorithms.fedproto import FedProto
+from fedgela.resolve import resolve
+from fedgela.server import Server
+from fedgela.training import Question
+from helpers import Recording, play, same, serve, tiny, watch_updates
 
 BATCH = small_batch([0, 1, 2, 1, 0, 2])
 PROTOTYPES = torch.tensor([[1.0, 2, 3, 4], [0, -1, 0, 1], [9, 9, 9, 9]], dtype=torch.float64)

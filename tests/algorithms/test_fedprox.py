@@ -5,22 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgela.algorithms.fedprox import FedProx
-from helpers import (
+from algorithms.by_hand import (
     Weights,
     assert_follows,
-    assert_same_run,
     ce_by_hand,
     logits_by_hand,
-    play,
-    same,
-    serve,
     small_batch,
     small_net,
     snapshot,
-    tiny,
     weights_of,
 )
+from fedgela.algorithms.fedprox import FedProx
+from helpers import assert_same_run, play, same, serve, tiny
 
 BATCH = small_batch([0, 1, 2, 1, 0])
 

@@ -6,24 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from algorithms.by_hand import Weights, assert_follows, ce_by_hand, logits_by_hand, small_batch, small_net
 from fedgela.algorithms import Phase
 from fedgela.algorithms.fedrep import BODY, HEAD, FedRep
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
 from fedgela.resolve import resolve
 from fedgela.server import Server
-from helpers import (
-    Recording,
-    Weights,
-    assert_follows,
-    ce_by_hand,
-    logits_by_hand,
-    same,
-    small_batch,
-    small_net,
-    tiny,
-    watch_updates,
-)
+from helpers import Recording, same, tiny, watch_updates
 
 BATCH = small_batch([0, 1, 2, 1, 0])
 

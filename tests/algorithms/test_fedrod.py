@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgela.algorithms.fedrod import FedRoD
-from fedgela.resolve import resolve
-from fedgela.server import Server
-from helpers import (
-    Recording,
+from algorithms.by_hand import (
     Weights,
     assert_follows,
     ce_by_hand,
@@ -21,9 +17,11 @@ from helpers import (
     small_batch,
     small_net,
     snapshot,
-    tiny,
-    watch_updates,
 )
+from fedgela.algorithms.fedrod import FedRoD
+from fedgela.resolve import resolve
+from fedgela.server import Server
+from helpers import Recording, tiny, watch_updates
 
 BATCH = small_batch([0, 1, 0, 0, 1])
 PERSONAL = "head.personal."

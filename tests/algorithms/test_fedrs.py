@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedgela.algorithms.fedrs import FedRS
-from helpers import (
+from algorithms.by_hand import (
     Weights,
     assert_follows,
-    assert_same_run,
     ce_by_hand,
     doubled,
     logits_by_hand,
     small_batch,
     small_net,
-    tiny,
 )
+from fedgela.algorithms.fedrs import FedRS
+from helpers import assert_same_run, tiny
 
 COUNTS = torch.tensor([6, 2, 0])
 BATCH = small_batch([0, 1, 0, 0, 1])

@@ -7,28 +7,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgela.algorithms.fedavg import FedAvg
-from fedgela.algorithms.moon import MOON
-from fedgela.resolve import resolve
-from fedgela.server import Server
-from helpers import (
-    Recording,
+from algorithms.by_hand import (
     Weights,
     assert_follows,
-    assert_same_run,
     ce_by_hand,
     features_by_hand,
     gradients,
     logits_by_hand,
-    play,
-    same,
-    serve,
     small_batch,
     small_net,
     snapshot,
-    tiny,
     weights_of,
 )
+from fedgela.algorithms.fedavg import FedAvg
+from fedgela.algorithms.moon import MOON
+from fedgela.resolve import resolve
+from fedgela.server import Server
+from helpers import Recording, assert_same_run, play, same, serve, tiny
 
 BATCH = small_batch([0, 1, 2, 1, 0])
 ROUND_OFF = 1e-15
