@@ -202,9 +202,10 @@ def test_a_model_without_finite_numbers_gives_none(npz: Path) -> None:
 
 
 def test_a_resumed_run_tracks_as_if_it_had_never_been_interrupted(npz: Path, tmp_path: Path) -> None:
-    experiment = tiny(npz, track=ALL, rounds=3, checkpoint_every=2)
+    # client by client, for which lanes lay out weights otherwise than files do
+    experiment = tiny(npz, track=ALL, rounds=3, algorithm="fedavg", lanes=1, width=1)
     runs.run(experiment, tmp_path / "whole")
-    run_cut(experiment, tmp_path / "cut", at=3)
+    run_cut(experiment, tmp_path / "cut", at=1)
     runs.resume(tmp_path / "cut")
     assert outcome_of(tmp_path / "cut") == outcome_of(tmp_path / "whole")
     assert '"nc4_clients"' in metrics_of(tmp_path / "cut")

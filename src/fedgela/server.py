@@ -23,7 +23,7 @@ from fedgela.algorithms.own import aggregated, check_method, handed_to
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
-from fedgela.models import State, batchnorm_entries
+from fedgela.models import State, batchnorm_entries, plain_copy
 from fedgela.nets import initial_net
 from fedgela.randomness import generator
 from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
@@ -106,7 +106,7 @@ class Server:
     def begin(self) -> Progress:
         """The state before the first round."""
         N, C = self.federation.train_counts.shape
-        model = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
+        model = {name: plain_copy(value) for name, value in self.net.state_dict().items()}
         return Progress(
             server=ServerState(model, self._initial_extra()),
             visited=torch.zeros(N, dtype=torch.int64),

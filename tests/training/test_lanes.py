@@ -122,6 +122,17 @@ def test_stacked_batchnorm_is_every_clients_own() -> None:
             torch.testing.assert_close(state[name][i], buffer)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_models_lie_in_memory_as_when_they_are_read_from_a_file(npz: Path, width: int) -> None:
+    # else sums over them, such as drift, would have other last bits after a run was resumed
+    server = serve(tiny(npz, engine="lanes", lanes=1, width=width, **settings()))
+    progress, _ = play(server, 1)
+    assert isinstance(server.engine, LaneEngine)
+    trained = server.engine.train(server.plan(progress), [server.job(progress, 0)])
+    for model in (progress.server.model, *(outcome.model for outcome in trained)):
+        assert all(value.is_contiguous() for value in model.values())
+
+
 def test_lanes_are_spread_over_the_devices(npz: Path) -> None:
     plain = serve(tiny(npz, engine="eager", **settings("moon")))
     fast = serve(tiny(npz, engine="lanes", lanes=1, width=1, **settings("moon")))

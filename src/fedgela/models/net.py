@@ -10,6 +10,12 @@ from fedgela.inputs import InputSpec, Kind
 State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
 
 
+def plain_copy(value: Tensor, device: torch.device | None = None) -> Tensor:
+    """A copy, its numbers in memory in the order that they have in a file: sums depend on that order, and
+    those of a resumed run are to be the same."""
+    return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
+
+
 class Backbone(nn.Module):
     """Maps a batch of samples, as an InputSpec describes them, to features [B, width]."""
 

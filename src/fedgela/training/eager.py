@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgela.data import Dataset
-from fedgela.models import Net, State
+from fedgela.models import Net, State, plain_copy
 from fedgela.operations.dispatch import plain_pytorch
 from fedgela.randomness import seed_torch
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question, batches, first_draw, losses_of
@@ -70,7 +70,7 @@ class EagerEngine:
                     loss_count.index_add_(0, y, torch.ones_like(loss))
                     draw += 1
             epochs_before += phase.epochs
-        model = {name: value.detach().clone() for name, value in net.state_dict().items()}
+        model = {name: plain_copy(value) for name, value in net.state_dict().items()}
         return Outcome(job.client, model, loss_sum.cpu(), loss_count.cpu())
 
     def answers(self, predict: Predict, questions: Sequence[Question]) -> list[Tensor]:

@@ -54,7 +54,7 @@ class Job:
 @dataclass(frozen=True)
 class Outcome:
     client: int
-    model: State  # the whole local model; the engine does not touch it again
+    model: State  # the whole local model, of plain copies; the engine does not touch it again
     loss_sum: Tensor  # [C], of the losses of all samples that steps have seen, by class
     loss_count: Tensor  # [C], how many these were
 

@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from fedgela.algorithms import Phase
 from fedgela.data import Dataset
 from fedgela.errors import UserError, first_line
-from fedgela.models import Net, State
+from fedgela.models import Net, State, plain_copy
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
 from fedgela.randomness import seed_torch
@@ -170,7 +170,7 @@ class Lane:
         labels = self.recipe.labels
         outcomes = []
         for i, job in enumerate(self.group.jobs):
-            model = {name: value[i].to(device, copy=True) for name, value in self.state.items()}
+            model = {name: plain_copy(value[i], device) for name, value in self.state.items()}
             count = torch.bincount(labels[self.group.seen(i)], minlength=self.recipe.data.classes).float()
             outcomes.append(Outcome(job.client, model, losses[i], count))
         self.group = None

@@ -243,9 +243,10 @@ class LaneEngine:
         return self._in_parts(len(samples), part, torch.empty(0, net.projection.out_features))
 
     def _copied(self, model: State) -> State:
-        """A copy on this device: a net may change its weights in evaluation too, as an embedding with
-        max_norm does, and must not change those of the server or a client."""
-        return {name: value.to(self.device, copy=True) for name, value in model.items()}
+        """A copy, laid out in memory as the template: a net may change its weights in evaluation too, as an
+        embedding with max_norm does, and must not change those of the server or a client."""
+        template = self.recipes[0].net.state_dict()
+        return {name: torch.empty_like(value).copy_(model[name]) for name, value in template.items()}
 
     def _in_parts(self, count: int, part: Callable[[int, int], Tensor], none: Tensor) -> Tensor:
         """`part(start, size)` for consecutive parts of `count` samples, concatenated; `none` if there are no

@@ -215,17 +215,16 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
 
 
 class _Packer(pickle.Pickler):
-    """Pickles tensors as NumPy arrays, which is quick, and keeps their memory layout (channels last)."""
+    """Pickles tensors as NumPy arrays, which is quick."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            order = sorted(range(value.dim()), key=value.stride, reverse=True)
-            return _tensor, (value.detach().permute(order).contiguous().numpy(), order)
+            return _tensor, (value.detach().contiguous().numpy(),)
         return NotImplemented
 
 
-def _tensor(values: np.ndarray, order: list[int]) -> Tensor:
-    return torch.from_numpy(values).permute([order.index(i) for i in range(len(order))])
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values)
 
 
 def _packed(message: tuple[Any, ...]) -> bytes:
