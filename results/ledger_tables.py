@@ -4,7 +4,9 @@ import statistics
 from collections import defaultdict
 from dataclasses import asdict
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from fedgela.algorithms.fedgela import FedGE, FedGELA
 from fedgela.grids import Grid
@@ -23,7 +25,7 @@ def entries() -> list[Entry]:
     return read_ledger(LEDGER)
 
 
-def place_of(config: dict, quote: str = "") -> tuple[str, str]:
+def place_of(config: dict[str, Any], quote: str = "") -> tuple[str, str]:
     """Data, split and model of a line of the ledger, and how many clients of how many take part."""
     where = f"{config['dataset']}, {quote}{config['partition']}{quote}, {config['model']}"
     return where, f"{config.get('sample') or config['clients']} of {config['clients']}"
@@ -85,7 +87,7 @@ def phi_measured() -> str:
 
 def resnet_measured() -> str:
     """Runs of ResNet18 on CIFAR-10 that are as long as the paper's, with GA over longer and shorter ends."""
-    rows = []
+    rows: list[list[str]] = []
     for entry in entries():
         config = entry.config
         if (config["dataset"], config.get("model"), entry.kind) != ("cifar10", "resnet18", "run"):
@@ -94,14 +96,14 @@ def resnet_measured() -> str:
             continue
         cell, options = find_cell(entry.cells[0]), options_of(entry)
         printed = {metric: number.text for metric, number in cell.printed.items() if not options}
-        ends = [statistics.fmean(entry.GA_by_round[-entry.rounds_run // part :]) for part in (10, 2)]
         name = f"{cell.method} ({options})" if options else cell.method
-        figures = [f"{entry.GA.best:.1f}", *(f"{GA:.1f}" for GA in ends)]
+        half = [GA for GA in entry.GA_by_round[-entry.rounds_run // 2 :] if GA is not None]
+        figures = [value_of(entry, "GA", "best"), value_of(entry, "GA", LAST_TENTH), statistics.fmean(half)]
         split = f"`{config['partition']}`, {config['sample']} of {config['clients']}"
-        row = [split, name, printed.get("GA", "–"), *figures]
-        rows.append([*row, printed.get("PA", "–"), f"{entry.PA.last:.1f}"])
+        row = [split, name, printed.get("GA", "–"), *(f"{GA:.1f}" for GA in figures)]
+        rows.append([*row, printed.get("PA", "–"), f"{value_of(entry, 'PA', 'last'):.1f}"])
     head = ["split, clients of a round", "method", "GA paper", "GA best", "GA, last tenth", "GA, last half"]
-    return Grid([*head, "PA paper", "PA last"], sorted(rows, key=lambda row: row[:2])).to_markdown()
+    return Grid([*head, "PA paper", "PA last"], sorted(rows, key=itemgetter(0, 1))).to_markdown()
 
 
 def angles_measured() -> str:

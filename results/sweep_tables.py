@@ -5,12 +5,15 @@ import itertools
 import json
 import re
 import statistics
-from collections import defaultdict
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from fedgela.burden import Burden, lines
 from fedgela.config import Experiment
 from fedgela.grids import Grid
+from fedgela.over_seeds import mean_std, spread
 
 RESULTS = Path(__file__).resolve().parent
 # of the sweep over FedGELA's options: what is the same everywhere, and what runs over partitions and seeds
@@ -18,16 +21,18 @@ BASE = {"lr": "0.03", "algorithm.E_W": "3"}
 FREE = ("dataset", "validation", "rounds", "epochs", "batch_size", "partition", "seed")
 SEARCHED = ("lr", "algorithm.E_W", "algorithm.phi")
 
+Row = dict[str, Any]  # of a sweep: a run's settings and figures
+
 
 # -- what several tables need ----------------------------------------------------------------------
 
 
-def held_in(name: str) -> dict:
+def held_in(name: str) -> Any:
     """What results/NAME.json holds."""
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def rows_of(*sweeps: str) -> list[dict]:
+def rows_of(*sweeps: str) -> list[Row]:
     return [row for name in sweeps for row in held_in(f"sweeps/{name}")["rows"]]
 
 
@@ -35,10 +40,16 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return Grid(head, rows).to_markdown()
 
 
+def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
 def over_seeds(values: list[float], digits: int = 1) -> str:
     """Mean and standard deviation of values on several seeds; of one seed, its value."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+    return mean_std(spread(values), digits=digits)
 
 
 def method_of(settings: dict[str, str]) -> str:
@@ -67,14 +78,12 @@ def single_runs(sweep: str, partition: str) -> str:
 
 def tuned(name: str) -> str:
     """Of every method its default and the best of its trials, by the mean of GA and PA."""
-    trials: dict[str, list[dict]] = defaultdict(list)
-    for trial in held_in(f"sweeps/tuned-{name}")["trials"]:
-        trials[trial["method"]].append(trial)
+    trials = grouped(held_in(f"sweeps/tuned-{name}")["trials"], itemgetter("method"))
 
-    def of_both(trial: dict) -> float:
-        return trial["GA"] + trial["PA"]
+    def of_both(trial: Row) -> float:
+        return float(trial["GA"] + trial["PA"])
 
-    def shown(trial: dict) -> list[str]:
+    def shown(trial: Row) -> list[str]:
         values = {
             key: f"{value:g}" if isinstance(value, float) else value
             for key, value in trial["settings"].items()
@@ -94,9 +103,8 @@ def tuned(name: str) -> str:
 
 def by_strength() -> str:
     """FedGen's last round on validation data, by alpha = beta."""
-    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
-    for row in rows_of("fedgen-digits"):
-        groups[row["settings"]["partition"], row["settings"]["alpha"]].append(row)
+    key = itemgetter("partition", "alpha")
+    groups = grouped(rows_of("fedgen-digits"), lambda row: key(row["settings"]))
     cells = []
     for (partition, alpha), rows in groups.items():
         means = [statistics.fmean(row[metric] for row in rows) for metric in ("GA", "PA")]
@@ -107,44 +115,30 @@ def by_strength() -> str:
 
 def best_settings(*sweeps: str, top: int) -> str:
     """The best settings of each method by mean GA at the last round; those with the most seeds first."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows_of(*sweeps):
-        groups[method_of(row["settings"]), setting_of(row["settings"])].append(row["GA"][-1])
+    by_method = grouped(rows_of(*sweeps), lambda row: method_of(row["settings"]))
     cells = []
     for method in ("fedavg", "fedge", "fedgela"):
-        found = [
-            (len(last), statistics.fmean(last), statistics.stdev(last), setting)
-            for (name, setting), last in groups.items()
-            if name == method
-        ]
-        for seeds, mean, std, setting in sorted(found, reverse=True)[:top]:
-            cells.append([method, setting, str(seeds), f"{mean:.1f} ± {std:.1f}"])
+        groups = grouped(by_method[method], lambda row: setting_of(row["settings"]))
+        last = {setting: [row["GA"][-1] for row in rows] for setting, rows in groups.items()}
+        found = sorted(last.items(), key=lambda one: (len(one[1]), statistics.fmean(one[1])), reverse=True)
+        cells += [[method, setting, str(len(GA)), over_seeds(GA)] for setting, GA in found[:top]]
     return table(["method", "setting", "seeds", "GA last, mean ± std"], cells)
 
 
 def options() -> str:
     """One option changed at a time: mean GA and local accuracy at the last round, by partition."""
-    groups: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of("digits-options"):
-        settings = row["settings"]
-        changed = {k: v for k, v in settings.items() if k not in FREE and BASE.get(k) != v}
-        label = ", ".join(f"{k.removeprefix('algorithm.')} = {v}" for k, v in changed.items())
-        groups[label or "the base"][settings["partition"]].append(row)
-    parts = sorted({part for by_part in groups.values() for part in by_part})
-    return table(
-        ["changed", *(f"{metric}, `{part}`" for part in parts for metric in ("GA", "local"))],
-        [
-            [
-                label,
-                *(
-                    over_seeds([row[metric][-1] for row in by_part[part]])
-                    for part in parts
-                    for metric in ("GA", "PA")
-                ),
-            ]
-            for label, by_part in groups.items()
-        ],
-    )
+
+    def changed(row: Row) -> str:
+        own = {k: v for k, v in row["settings"].items() if k not in FREE and BASE.get(k) != v}
+        return ", ".join(f"{k.removeprefix('algorithm.')} = {v}" for k, v in own.items()) or "the base"
+
+    parts = sorted({row["settings"]["partition"] for row in rows_of("digits-options")})
+    cells = []
+    for label, rows in grouped(rows_of("digits-options"), changed).items():
+        by_part = grouped(rows, lambda row: row["settings"]["partition"])
+        figures = [[row[of][-1] for row in by_part[part]] for part in parts for of in ("GA", "PA")]
+        cells.append([label, *map(over_seeds, figures)])
+    return table(["changed", *(f"{metric}, `{part}`" for part in parts for metric in ("GA", "local"))], cells)
 
 
 def many_classes() -> str:
@@ -159,33 +153,32 @@ def many_classes() -> str:
 
 # -- forms of Phi ----------------------------------------------------------------------------------
 
-Rows = dict[str, dict[str, list[dict]]]  # by method and place
-
 
 def prior() -> str:
     """GA and PA over seeds, every method with one setting for all splits."""
-    groups: Rows = defaultdict(lambda: defaultdict(list))
-    for row in rows_of("prior"):
-        groups[row["method"]][f"{row['dataset']}, `{row['partition']}`"].append(row)
-    return _by_method(groups, "GA, PA", "PA")
+    return _by_method(rows_of("prior"), "GA, PA", "PA")
 
 
 def uneven() -> str:
     """GA over seeds, plain and with all classes counted alike, where the classes are uneven overall."""
-    groups: Rows = defaultdict(lambda: defaultdict(list))
+    rows = []
     for row in rows_of("uneven"):
-        place = f"{row['dataset'].partition(',')[0]}, `{row['partition']}`"
-        groups[row["method"]][place].append(row["equal"])
+        rows.append(row | row["equal"])
         if "mean" in row:
-            groups[f"{row['method']}; mean lengths"][place].append(row["mean"])
-    return _by_method(groups, "GA, balanced", "GA_balanced")
+            rows.append(row | row["mean"] | {"method": f"{row['method']}; mean lengths"})
+    return _by_method(rows, "GA, balanced", "GA_balanced")
 
 
-def _by_method(groups: Rows, title: str, beside: str) -> str:
+def _by_method(rows: list[Row], title: str, beside: str) -> str:
     """A row a method and a column a place: GA with its spread, and the mean of what stands beside it."""
-    places = list(next(iter(groups.values())))
+
+    def place_of(row: Row) -> str:
+        return f"{row['dataset'].partition(',')[0]}, `{row['partition']}`"
+
+    places = dict.fromkeys(map(place_of, rows))
     cells = []
-    for method, by_place in groups.items():
+    for method, of_method in grouped(rows, itemgetter("method")).items():
+        by_place = grouped(of_method, place_of)
         figures = []
         for place in places:
             GA, other = ([row[key] for row in by_place[place]] for key in ("GA", beside))
@@ -196,35 +189,28 @@ def _by_method(groups: Rows, title: str, beside: str) -> str:
 
 def length_and_form() -> str:
     """GA over seeds by Phi's form and E_W."""
-    groups: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of("length-and-form"):
-        groups[row["partition"], row["phi"]][row["E_W"]].append(row["GA"])
-    lengths = sorted({E_W for by_length in groups.values() for E_W in by_length})
-    return table(
-        ["split", "Phi", *(f"E_W = {E_W:g}" for E_W in lengths)],
-        [
-            [f"`{partition}`", form, *(over_seeds(by_length[E_W]) for E_W in lengths)]
-            for (partition, form), by_length in groups.items()
-        ],
-    )
+    rows = rows_of("length-and-form")
+    lengths = sorted({row["E_W"] for row in rows})
+    cells = []
+    for (partition, form), of_form in grouped(rows, itemgetter("partition", "phi")).items():
+        by_length = grouped(of_form, itemgetter("E_W"))
+        GA = [[row["GA"] for row in by_length[E_W]] for E_W in lengths]
+        cells.append([f"`{partition}`", form, *map(over_seeds, GA)])
+    return table(["split", "Phi", *(f"E_W = {E_W:g}" for E_W in lengths)], cells)
 
 
 def learned_length() -> str:
     """GA over seeds with the ETF's length fixed and learned, and how long it is in the end."""
-    groups: dict[tuple[str, str], dict[tuple[float, bool], list[dict]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for row in rows_of("learned-length"):
-        groups[row["partition"], row["phi"]][row["E_W"], row["learned"]].append(row)
-    lengths = sorted({E_W for by_length in groups.values() for E_W, _ in by_length})
+    rows = rows_of("learned-length")
+    lengths = sorted({row["E_W"] for row in rows})
     cells = []
-    for (partition, form), by_length in groups.items():
+    for (partition, form), of_form in grouped(rows, itemgetter("partition", "phi")).items():
+        by_length = grouped(of_form, itemgetter("E_W", "learned"))
         fixed = [over_seeds([row["GA"] for row in by_length[E_W, False]]) for E_W in lengths]
         learned = []
         for E_W in lengths:
-            rows = by_length[E_W, True]
-            ends = sorted(row["E_W_last"] for row in rows)
-            learned.append(f"{over_seeds([row['GA'] for row in rows])} ({ends[0]:.0f} to {ends[-1]:.0f})")
+            GA, ends = ([row[key] for row in by_length[E_W, True]] for key in ("GA", "E_W_last"))
+            learned.append(f"{over_seeds(GA)} ({min(ends):.0f} to {max(ends):.0f})")
         cells.append([f"`{partition}`", form, *fixed, *learned])
     head = [f"E_W = {E_W:g}" for E_W in lengths] + [f"learned from {E_W:g} (its end)" for E_W in lengths]
     return table(["split", "Phi", *head], cells)
@@ -232,29 +218,30 @@ def learned_length() -> str:
 
 def averages() -> str:
     """GA over the last tenth of the rounds by the weight of earlier rounds in the averaged global model."""
-    groups: dict[tuple[str, str, str], dict[float, list[dict]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of("averages"):
-        place = f"{row['dataset']}, `{row['partition']}`"
-        groups[place, row["clients"], row["method"]][row["server_average"]].append(row)
-    weights = sorted({weight for by_weight in groups.values() for weight in by_weight})
+    rows = rows_of("averages")
+    weights = sorted({row["server_average"] for row in rows})
+    groups = grouped(rows, itemgetter("dataset", "partition", "clients", "method"))
     cells = []
-    for (place, clients, method), by_weight in groups.items():
+    for (dataset, partition, clients, method), of_method in groups.items():
+        by_weight = grouped(of_method, itemgetter("server_average"))
         best = over_seeds([row["GA_best"] for row in by_weight[0.0]])
         figures = [over_seeds([row["GA_last_tenth"] for row in by_weight[weight]]) for weight in weights]
-        cells.append([place, clients, method, best, *figures])
+        cells.append([f"{dataset}, `{partition}`", clients, method, best, *figures])
     head = ["data, split", "clients", "method", "best round of 0", *(f"{weight:g}" for weight in weights)]
     return table(head, cells)
 
 
 def phi_forms() -> str:
     """GA and local accuracy of FedGELA's forms of Phi, and of FedAvg beside them, by data and split."""
-    by_place: dict[tuple[str, str], dict[str, dict]] = defaultdict(dict)
-    for row in rows_of("phi-forms"):
-        by_place[row["settings"]["dataset"], row["settings"]["partition"]][row["method"]] = row
-    methods = dict.fromkeys(row["method"] for row in rows_of("phi-forms") if row["method"] != "fedge")
+    rows = [row for row in rows_of("phi-forms") if row["method"] != "fedge"]
+    methods = dict.fromkeys(row["method"] for row in rows)
+    place_of = itemgetter("dataset", "partition")
     cells = []
-    for (dataset, partition), of_method in sorted(by_place.items()):
-        found = [of_method[method] for method in methods]
+    for (dataset, partition), of_place in sorted(
+        grouped(rows, lambda row: place_of(row["settings"])).items()
+    ):
+        by_method = {row["method"]: row for row in of_place}
+        found = [by_method[method] for method in methods]
         figures = [f"{over_seeds(row['GA'])}, {row['local_mean']:.1f}" for row in found]
         cells.append([f"{dataset}, `{partition}`", str(len(found[0]["seeds"])), *figures])
     return table(["data, split", "seeds", *(f"{method}: GA, local" for method in methods)], cells)
@@ -263,12 +250,10 @@ def phi_forms() -> str:
 def alignment() -> str:
     """Mean cosine of clients' features with their class's vector, by the class's share of them; and GA."""
     found = held_in("alignment")
-    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
-    for row in found["rows"]:
-        groups[row["partition"], row["method"]].append(row)
+    groups = grouped(found["rows"], itemgetter("partition", "method"))
     ranges = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(found["edges"])]
 
-    def mean_cosine(rows: list[dict], place: int) -> str:
+    def mean_cosine(rows: list[Row], place: int) -> str:
         samples = sum(row["samples"][place] for row in rows)
         return f"{sum(row['cosine_sums'][place] for row in rows) / samples:.2f}" if samples else "–"
 
@@ -289,9 +274,7 @@ def alignment() -> str:
 def angles_by_round() -> str:
     """Of the classes that clients lack, on digits, means over seeds."""
     found = held_in("angles")
-    groups: dict[tuple[str, str, str], list[dict]] = defaultdict(list)
-    for row in found["rows"]:
-        groups[row["partition"], row["method"], row["of"]].append(row)
+    groups = grouped(found["rows"], itemgetter("partition", "method", "of"))
     rounds = [str(number) for number in found["rounds"]]
     return table(
         ["split", "method", "of", *(f"round {number}" for number in rounds)],
@@ -316,9 +299,7 @@ def burden() -> str:
 
 def precision() -> str:
     """bf16 against fp32 at the last round, by method: every seed, mean and standard deviation."""
-    groups: dict[tuple[str, str], list[dict]] = defaultdict(list)
-    for row in held_in("precision"):
-        groups[row["method"], row["precision"]].append(row)
+    groups = grouped(held_in("precision"), itemgetter("method", "precision"))
     seeds = sorted(set.intersection(*({row["seed"] for row in rows} for rows in groups.values())))
     cells = []
     for (method, kind), rows in sorted(groups.items()):
@@ -331,9 +312,9 @@ def precision() -> str:
 
 def bench(name: str) -> str:
     rows = held_in(name)
-    columns = {
-        "workload": lambda row: row["workload"],
-        "engine": lambda row: row["engine"],
+    columns: dict[str, Callable[[Row], str]] = {
+        "workload": itemgetter("workload"),
+        "engine": itemgetter("engine"),
         "samples/s": lambda row: f"{row['samples_per_second']:,.0f}",
         "times the plain loop": lambda row: f"{row['ratio_to_plain']:.2f}",
         "middle half": lambda row: (
