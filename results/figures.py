@@ -10,6 +10,7 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
+from matplotlib.patches import Patch
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#332288", "#661100"]
@@ -39,7 +40,7 @@ def round_time() -> None:
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("share of the time, %")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)]) for i in range(len(names))]
+    handles = [Patch(color=COLOURS[i % len(COLOURS)]) for i in range(len(names))]
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)

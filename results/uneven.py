@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 import prior  # noqa: E402
 
 from fedgela.config import Experiment, parse_experiment  # noqa: E402
-from fedgela.data import Federation  # noqa: E402
 from fedgela.deploy.predictor import data_of, predictor_of  # noqa: E402
+from fedgela.evaluation import accuracy  # noqa: E402
 from fedgela.runs import run  # noqa: E402
 from fedgela.saved.runs import find_runs  # noqa: E402
 
@@ -70,7 +70,7 @@ def long_tailed_digits(path: Path) -> None:
 def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
     """The trained model's GA, plain and balanced, with the clients' mean lengths."""
     (trained,) = find_runs([folder], print)
-    federation: Federation = data_of(trained)
+    federation = data_of(trained)
     counts = federation.train_counts
     p = counts.sum(dim=1).double() / counts.sum()
     vectors = experiment.algorithm.client_vectors(counts, {})
@@ -78,11 +78,10 @@ def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
     predictor, _ = predictor_of(trained, federation, None, "last")
     data = federation.data
     with torch.no_grad():
-        inputs = torch.addcmul(predictor.shift, data.x_test.float(), predictor.scale)
-        predicted = (lengths * predictor.predict(predictor.net, inputs)).argmax(dim=1)
-    right = (predicted == data.y_test).double()
-    by_class = [float(right[data.y_test == c].mean()) for c in data.y_test.unique()]
-    return {"GA": 100 * float(right.mean()), "GA_balanced": 100 * float(np.mean(by_class))}
+        right = (lengths * predictor.logits(data.x_test)).argmax(dim=1) == data.y_test
+    by_class = data.y_test[right].bincount(minlength=data.classes)
+    found = accuracy("GA", by_class, federation.test_counts.sum(dim=0))
+    return {key: found[key] for key in ("GA", "GA_balanced")}
 
 
 def main() -> None:

@@ -47,8 +47,10 @@ class Predictor(nn.Module):
             self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        inputs = (x.float() - self.centre) * self.scale if self.normalises else x.long()
-        return self.predict(self.net, inputs).softmax(dim=1)
+        return self.logits(x).softmax(dim=1)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.predict(self.net, (x.float() - self.centre) * self.scale if self.normalises else x.long())
 
 
 def data_of(run: Run) -> Federation:
