@@ -42,8 +42,7 @@ class Report:
 
     @property
     def pictures(self) -> list[Picture]:
-        parts = [part for _, made in self.settings for section in made for part in section.parts]
-        return [part for part in parts if isinstance(part, Picture)]
+        return [picture for _, made in self.settings for section in made for picture in section.pictures]
 
     def save(self, out: Path, figures: Path | None = None) -> None:
         """The page, and every picture as PNG and SVG in the sizes papers use."""
@@ -51,8 +50,11 @@ class Report:
         out.parent.mkdir(parents=True, exist_ok=True)
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
-            for picture in self.pictures:
-                picture.save(figures)
+            for number, (_, made) in enumerate(self.settings, start=1):
+                prefix = f"{number}-" if len(self.settings) > 1 else ""
+                for section in made:
+                    for picture in section.pictures:
+                        picture.save(figures, prefix)
         write_atomically(out, html)
 
 
@@ -73,12 +75,11 @@ def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
         return federations.of(entry.first)
 
     made: list[tuple[Setting, list[Section]]] = []
-    for number, setting in enumerate(settings, start=1):
-        prefix = f"{number}-" if len(settings) > 1 else ""
+    for setting in settings:
         first = federation_of(setting.entries[0])
         if first is not None and setting.sites is None:
             for line in classes_worth_knowing(first):
                 note(f"{setting.title}: {line}" if len(settings) > 1 else line)
-        context = Context(setting, look, first, federation_of, prefix, embedding, note)
+        context = Context(setting, look, first, federation_of, embedding, note)
         made.append((setting, sections(context)))
     return Report(shown, made, look, list(notes))

@@ -83,7 +83,8 @@ def styles(entries: Iterable[tuple[str, str]]) -> dict[str, Style]:
             # more than eighteen lines share styles: nobody could tell them apart anyway
             chosen[label] = unused[0]
             unused.append(unused.pop(0))
-    return {label: Style(c, DASHES[d], MARKERS[c]) for label, (c, d) in chosen.items()}
+    found = ((label, *chosen[label]) for label, _ in entries)
+    return {label: Style(c, DASHES[d], MARKERS[c]) for label, c, d in found}
 
 
 def class_colours(C: int) -> list[str]:

@@ -21,6 +21,10 @@ class Section:
     title: str
     parts: list[Part] = field(default_factory=list)
 
+    @property
+    def pictures(self) -> list[Picture]:
+        return [part for part in self.parts if isinstance(part, Picture)]
+
 
 @dataclass(frozen=True)
 class Context:
@@ -30,12 +34,8 @@ class Context:
     styles: dict[str, Style]
     federation: Federation | None  # of the first run
     federation_of: Callable[[Entry], Federation | None]
-    prefix: str  # of pictures' names, the setting's own
     embedding: Kind
     note: Note
-
-    def styles_here(self) -> dict[str, Style]:
-        return {entry.label: self.styles[entry.label] for entry in self.setting.entries}
 
     def classes(self) -> int:
         """C; 0 where nothing tells it."""

@@ -105,12 +105,12 @@ class Picture:
             f'<div class="scroll">{head}{body}</div>\n{below}</figure>\n'
         )
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, prefix: str = "") -> None:
         for width in COLUMNS:
             with _settings(self.name):
                 figure = self.figure(width, legend=True)
                 for form in ("png", "svg"):
-                    path = folder / f"{self.name}-{width:g}in.{form}"
+                    path = folder / f"{prefix}{self.name}-{width:g}in.{form}"
                     write_atomically(path, _saved(figure, form))
 
 

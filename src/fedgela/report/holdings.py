@@ -30,7 +30,7 @@ def who_holds_what(c: Context) -> Section:
         table = Grid(["client", *names], rows)
     clients = [called[k] for k in chosen.tolist()]
     picture = matrix(
-        f"{c.prefix}who-holds-what",
+        "who-holds-what",
         title,
         text,
         class_map(counts[chosen].T, names, clients),
@@ -61,7 +61,7 @@ def _what_sites_share(c: Context, sites: Sites) -> Section:
     ]
     columns = [name if name in counts else f"{name} (not shared)" for name in sites.names]
     picture = matrix(
-        f"{c.prefix}who-holds-what",
+        "who-holds-what",
         "Training samples by class and site",
         text,
         class_map(shown, names, columns, "site"),

@@ -128,7 +128,7 @@ def _accuracy_by_class(c: Context) -> list[Part]:
     )
     return [
         matrix(
-            f"{c.prefix}GA-by-class",
+            "GA-by-class",
             "GA by class at the last round, %",
             f"Accuracy on each class, a row for each method: {ends}.",
             _percent(values, list(rows), names, "", "class"),
@@ -159,7 +159,7 @@ def confusion(c: Context, name: str, title: str, cells: np.ndarray) -> Picture:
         rows = [[names[i], *(str(n) if n else "." for n in cells[i].tolist())] for i in range(C)]
         table = Grid(["true \\ predicted", *names], rows, "samples")
     return matrix(
-        f"{c.prefix}confusion-{name}",
+        f"confusion-{name}",
         title,
         f"Rows are true classes, columns predictions; {right:.2f}% lie on the diagonal. Most often: {told}.",
         _percent(np.where(cells > 0, share, np.nan), names, names, "true class", "predicted class"),
@@ -188,7 +188,7 @@ def _plane(c: Context, entry: Entry, answers: Answers, whose: str, file: str) ->
     )
     held = f" ({plane.explained:.0%} of the variance)" if plane.explained is not None else ""
     title = f"{entry.label}, {whose}, seed {entry.first.seed}{held}"
-    name = f"{c.prefix}features-{file_name(entry.label)}-{file}"
+    name = f"features-{file_name(entry.label)}-{file}"
     axes = "PCA" if pca else "t-SNE"
     return feature_plane(name, title, text, plane.places, plane.labels, plane.directions, names, axes, pca)
 

@@ -103,7 +103,7 @@ def _setting(
 ) -> str:
     """One of several settings has a heading of its own; a single one is the page's."""
     place = f"setting-{number}"
-    drawn = [i for i, section in enumerate(made) if any(isinstance(part, Picture) for part in section.parts)]
+    drawn = [i for i, section in enumerate(made) if section.pictures]
     shown = []
     for i, section in enumerate(made):
         if i in drawn[:1]:  # the legend stands right before the first pictures that it is about

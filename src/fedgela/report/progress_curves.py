@@ -18,27 +18,26 @@ def _series(c: Context, key: str) -> dict[str, Curve]:
 
 
 def accuracy_curves(c: Context) -> Section:
-    styles = c.styles_here()
     parts: list[Part] = []
     GA = _series(c, "GA")
     if GA:
         where = c.setting.sites.GA_on if c.setting.sites else "all test samples"
         title = f"GA: the global model on {where}, %"
-        parts.append(curves(f"{c.prefix}GA", title, "GA, %", GA, styles, most=100))
+        parts.append(curves("GA", title, "GA, %", GA, c.styles, most=100))
     PA, marks = _series(c, "PA"), _finetuned_marks(c)
     if PA or marks:
         title = "PA: personal models on their clients' own test samples, %"
         if marks:
             title += " (fine-tuned: a mark at the last round)"
-        parts.append(curves(f"{c.prefix}PA", title, "PA, %", PA, styles, points=marks, most=100))
+        parts.append(curves("PA", title, "PA, %", PA, c.styles, points=marks, most=100))
     local = _series(c, "local_accuracy")
     if local and local.keys() != PA.keys():
         title = "Local models on their clients' own test samples, before aggregation, %"
-        parts.append(curves(f"{c.prefix}local-accuracy", title, "accuracy, %", local, styles, most=100))
+        parts.append(curves("local-accuracy", title, "accuracy, %", local, c.styles, most=100))
     loss = _series(c, "train_loss")
     if loss:
         title = "Mean training loss of a round (each method's own)"
-        parts.append(curves(f"{c.prefix}loss", title, "loss", loss, styles, log=True))
+        parts.append(curves("loss", title, "loss", loss, c.styles, log=True))
     return Section("Curves", parts)
 
 
@@ -61,7 +60,7 @@ def personal_by_client(c: Context) -> Section:
         return Section("PA by client")
     seeds = max(len(entry.runs) for entry in c.setting.entries)
     title = "PA of every client at the last round" + (f", all of {seeds} seeds" if seeds > 1 else "")
-    picture = client_dots(f"{c.prefix}PA-by-client", title, values, c.styles)
+    picture = client_dots("PA-by-client", title, values, c.styles)
     return Section("PA by client", [picture, *_each_client(c)])
 
 
@@ -97,8 +96,8 @@ def angle_curves(c: Context) -> Section:
         whose = {"clients": "the clients'", "server": "the server's"}.get(where, where)
         title = f"Mean angle between {whose} {of} {which.get(group, 'of all classes')}, degrees"
         target = (etf_angle(C), f"simplex ETF, {etf_angle(C):.2f}°") if C else None
-        name = f"{c.prefix}{key.replace('_', '-')}"
-        parts.append(curves(name, title, "degrees", series, c.styles_here(), target))
+        name = key.replace("_", "-")
+        parts.append(curves(name, title, "degrees", series, c.styles, target))
     return Section("Angles", parts)
 
 
@@ -126,6 +125,6 @@ def other_curves(c: Context) -> Section:
         where = key.removeprefix(known).strip("_").replace("_", " ")
         title = _COLLAPSE[known] + (f" ({where})" if where else "")
         target = (0.0, "collapse, 0") if key.startswith("nc") else None
-        name = f"{c.prefix}{key.replace('_', '-')}"
-        parts.append(curves(name, title, known.split("_")[0], series, c.styles_here(), target))
+        name = key.replace("_", "-")
+        parts.append(curves(name, title, known.split("_")[0], series, c.styles, target))
     return Section("Neural collapse and drift", parts)

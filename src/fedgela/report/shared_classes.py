@@ -45,7 +45,7 @@ def _accuracies(c: Context, entry: Entry, rows: Mapping[str, Sequence[float | No
     names = c.class_names(values.shape[1])
     table = [[site, *("-" if v is None else f"{v:.1f}" for v in row)] for site, row in rows.items()]
     return matrix(
-        f"{c.prefix}by-class-{file_name(entry.label)}",
+        f"by-class-{file_name(entry.label)}",
         f"Accuracy of {entry.label}'s own models by site and class at the last round, %",
         "Each site's own model on its own test samples, of the sites that share it. Empty: no test samples.",
         HeatMap(values, list(rows), names, "", "class", scale=(0, 100), colour_label="%"),

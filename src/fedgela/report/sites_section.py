@@ -50,7 +50,7 @@ def _of_entry(c: Context, entry: Entry, run: Run, sites: Sites) -> list[Part]:
         picture = _by_round(c, entry, run.records, sites.names, key, title, unit)
         parts += [picture] if picture else []
     if spent.rounds:
-        name, title = f"{c.prefix}epsilon-{file_name(entry.label)}", "Epsilon spent by round"
+        name, title = f"epsilon-{file_name(entry.label)}", "Epsilon spent by round"
         parts.append(curves(name, title, "epsilon", {entry.label: spent}, c.styles))
     parts.append(details("Every round: messages, time, faults", _rounds_table(run.records).to_html()))
     return parts
@@ -164,7 +164,7 @@ def _by_round(
     known = values[~np.isnan(values)]
     text = f"A row a site, a column a round: from {known.min():.4g} to {known.max():.4g}."
     return matrix(
-        f"{c.prefix}{key.replace('_', '-')}-{file_name(entry.label)}",
+        f"{key.replace('_', '-')}-{file_name(entry.label)}",
         title,
         text,
         HeatMap(
