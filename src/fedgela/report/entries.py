@@ -3,7 +3,7 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedgela.algorithms import name_of
@@ -133,16 +133,13 @@ class Setting:
         ranked = {e.label: e for e in self.entries if e.finished and e.method not in BOUNDS}
         return ranks(ranked, metric, when) if len(ranked) > 1 else {}
 
-    def keys(self, starts: Callable[[str], bool]) -> list[str]:
+    def keys(self, *beginnings: str) -> list[str]:
         """Names of numbers that some record of some entry holds, in their order there."""
-        found: dict[str, None] = {}
-        for entry in self.entries:
-            for run in entry.runs.values():
-                for record in run.records:
-                    for key, value in record.items():
-                        if starts(key) and isinstance(value, int | float):
-                            found[key] = None
-        return list(found)
+        records = (record for entry in self.entries for run in entry.runs.values() for record in run.records)
+        numbers = (
+            key for record in records for key, value in record.items() if isinstance(value, int | float)
+        )
+        return list(dict.fromkeys(key for key in numbers if key.startswith(beginnings)))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

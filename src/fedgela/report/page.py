@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from fedgela.grids import Grid
-from fedgela.html_page import advice, escape, html_page, paragraph
-from fedgela.report.colours import Style, variables
+from fedgela.html_page import advice, attribute, escape, html_page, paragraph
+from fedgela.report.colours import PALETTE, Style, variables
 from fedgela.report.context import Section
 from fedgela.report.drawing import Picture
 from fedgela.report.entries import Setting
-from fedgela.report.legend import legend
 
 _LIGHT, _DARK = (" ".join(f"--{name}: {value};" for name, value in mode) for mode in variables())
 
@@ -107,10 +106,30 @@ def _setting(
     shown = []
     for i, section in enumerate(made):
         if i in drawn[:1]:  # the legend stands right before the first pictures that it is about
-            shown.append(legend(styles, [entry.label for entry in setting.entries]))
+            shown.append(_legend({entry.label: styles[entry.label] for entry in setting.entries}))
         shown.append(_section(section, f"{place}-{i}", "h3" if several else "h2"))
     title = f"<h2>{escape(setting.title)}</h2>\n" if several else ""
     return f'<section id="{place}">\n{title}{"".join(shown)}</section>\n'
+
+
+def _legend(styles: dict[str, Style]) -> str:
+    """A button for each method, which hides and shows what is drawn of it."""
+    buttons = "".join(
+        f'<button type="button" aria-pressed="true" data-toggle={attribute(label)}>'
+        f"{_swatch(style)}{escape(label)}</button>"
+        for label, style in styles.items()
+    )
+    return f'<div class="legend" role="group" aria-label="Methods shown">{buttons}</div>\n'
+
+
+def _swatch(style: Style) -> str:
+    """A short line as the method's is drawn."""
+    dashes = " ".join(f"{1.4 * d:g}" for d in style.dashes)
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return (
+        '<svg class="swatch" viewBox="0 0 28 8" aria-hidden="true">'
+        f'<path d="M1 4H27" stroke="var(--{PALETTE[style.index][0]})" stroke-width="2.4"{dashed}/></svg>'
+    )
 
 
 def _section(section: Section, place: str, heading: str) -> str:

@@ -84,7 +84,7 @@ def angle_curves(c: Context) -> Section:
     C = c.classes()
     # older runs of methods without a global model have angles of its initial classifier, which nobody uses
     headless = {e.label for e in c.setting.entries if e.experiment.algorithm.GA_of != "global"}
-    for key in c.setting.keys(lambda k: k.startswith(("angle_", "class_mean_angle_"))):
+    for key in c.setting.keys("angle_", "class_mean_angle_"):
         series = _series(c, key)
         if key.startswith("angle_") and key.endswith("_server"):
             series = {label: curve for label, curve in series.items() if label not in headless}
@@ -117,7 +117,7 @@ _COLLAPSE = {
 def other_curves(c: Context) -> Section:
     """Collapse against 0, and whatever else was tracked."""
     parts: list[Part] = []
-    for key in c.setting.keys(lambda k: k.startswith(tuple(_COLLAPSE))):
+    for key in c.setting.keys(*_COLLAPSE):
         series = _series(c, key)
         if not series:
             continue

@@ -114,7 +114,8 @@ def results(c: Context) -> Section:
                 found = paper[entry.label, metric]
                 row.append((found[0].text, "paper") if found else "")
         if base is not None:
-            row += ["" if entry is base else _difference(entry, base, metric) for metric in METRICS]
+            differences = [entry.difference(base, metric, "last") for metric in METRICS]
+            row += ["" if entry is base else mean_std(one, sign="+") for one in differences]
         row += [mean_std(entry.summary(f"{metric}_balanced", "last")) for metric in balanced]
         rows.append(row)
     return Section("Results", [Grid(head, rows, _legend(c, paper, base), sortable=True)])
@@ -124,10 +125,6 @@ def _differs(entry: Entry, metric: str) -> bool:
     """Whether the mean over classes is a point or more from the one over samples, on any seed."""
     plain, balanced = (entry.values(name, "last") for name in (metric, f"{metric}_balanced"))
     return any(abs(balanced[seed] - plain[seed]) >= 1 for seed in plain.keys() & balanced.keys())
-
-
-def _difference(entry: Entry, base: Entry, metric: str) -> str:
-    return mean_std(entry.difference(base, metric, "last"), sign="+")
 
 
 def _diverged(entry: Entry) -> str:
