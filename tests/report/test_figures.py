@@ -87,6 +87,15 @@ def test_losses_that_hardly_fall_have_an_even_scale() -> None:
         assert figure.axes[0].get_yscale() == scale
 
 
+@pytest.mark.parametrize(("level", "noise"), [(0.0, 1e-16), (96.38, 1e-3)])
+def test_rounding_is_not_stretched_to_fill_a_picture(level: float, noise: float) -> None:
+    curve = {"fedge": Curve([1, 2, 3], [level, level + noise, level], [None] * 3)}
+    style = styles([("fedge", "fedge")])
+    figure = curves("n", "NC2", "", curve, style, (level, "collapse")).figure(PAGE_WIDTH)
+    low, high = figure.axes[0].get_ylim()
+    assert low < level < high and high - low > 100 * noise
+
+
 def test_classes_whose_names_begin_alike_are_told_apart_at_their_vectors() -> None:
     names = ["adenocarcinoma, colon", "adenocarcinoma, lung"]
     places, directions = np.array([[1.0, 0.0], [0.0, 1.0]]), np.eye(2)

@@ -159,6 +159,22 @@ def test_every_clients_PA(comparison: Path, page: Node) -> None:
     assert set(shown) == {"fedavg", "fedrep", "fedgela"}
 
 
+def test_each_clients_PA_is_of_one_seed_since_another_has_other_clients(comparison: Path) -> None:
+    report = make_report([comparison / "fedavg", comparison / "fedgela/seed-1"])
+    caption = "PA of each client, seed 0, %"
+    (table,) = [t for t in read(report.html).find("table") if t.text().startswith(caption)]
+    assert [cell.text() for cell in table.find("thead")[0].find("th")] == ["client", "fedavg"]
+
+
+def test_whose_accuracy_GA_is_and_over_which_seeds_is_told(page: Node, comparison: Path) -> None:
+    assert figure_about(page, "GA: the global model on all test samples (fedrep: the mean of the clients'")
+    assert "GA: the global model on all test samples (fedrep: the mean of the clients'" in page.text()
+    assert figure_about(page, "GA by class at the last round, mean over seeds, %")
+    one = read(make_report([comparison / "fedavg/seed-0"]).html)
+    assert figure_about(one, "GA: the global model on all test samples, %")
+    assert figure_about(one, "GA by class at the last round, %")
+
+
 def test_confusion_has_the_global_models_accuracy_on_its_diagonal(comparison: Path, page: Node) -> None:
     for method in ("fedavg", "fedgela"):
         shown = numbers_of(figure_about(page, f"Confusion of {method}"))
@@ -231,6 +247,13 @@ def test_rounds_to_fedavgs_best(made_run: Callable[..., Path]) -> None:
         ("79", "1.27x"),
         ("67", "1.49x"),
     ]
+
+
+def test_all_versions_of_the_software_are_told(made_run: Callable[..., Path]) -> None:
+    for name, version in (("fedavg", "1"), ("fedrep", "2"), ("moon", "2")):
+        path = made_run(name, [50.0], algorithm={"name": name}) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"versions": {"fedgela": version}}))
+    assert "<dd>fedgela 1 or fedgela 2</dd>" in make_report([path.parent.parent]).html
 
 
 def test_config_and_command_to_run_it_again(comparison: Path, report: Report, page: Node) -> None:
@@ -374,6 +397,7 @@ def test_collapse_and_class_means_are_drawn_where_they_were_tracked(made_run: Ca
     svg = figure_about(page, "NC4").find("svg")[0]
     assert "collapse, 0" in [text.text() for text in svg.find("text")]
     assert figure_about(page, "server's class means of features")
+    assert page.text().count("a sample of the training data with as many of every class") == 2
 
 
 def test_a_method_without_a_global_model_has_no_classifier_at_the_server(

@@ -57,6 +57,8 @@ def _cost_note(setting: Setting, apart: bool) -> str:
         parts.append("a round: the median, local training and aggregation without evaluation")
     else:
         parts.append("a round: the median, evaluation included, which not all of these runs tell apart")
+    if setting.fedavg is not None:
+        parts.append("to FedAvg's: its multiple of FedAvg's")
     if setting.sites is not None:
         parts.append(
             "up and down: bytes of messages as they were sent, mean over a round's sites, and over all "

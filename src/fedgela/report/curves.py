@@ -10,7 +10,7 @@ from fedgela.grids import Grid
 from fedgela.heat_maps import Floats
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import Style
-from fedgela.report.drawing import SOFT, Picture, belongs, line_style, plain_axes
+from fedgela.report.drawing import PAGE, SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
 
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
 FLAT = 0.02  # of a target: smaller differences around it are not stretched to fill the picture
+NOTHING = 1e-6  # the same around a target of 0
 
 
 def curves(
@@ -70,7 +71,7 @@ def curves(
             )
             belongs(dots, label)
         if target is not None:
-            _draw_target(axes, *target, least=0.0 if logarithmic else FLAT * abs(target[0]))
+            _draw_target(axes, *target)
         bottom, top = axes.get_ylim()
         if top > most:  # nothing lies there
             axes.set_ylim(top=most + 0.02 * (most - bottom))
@@ -96,8 +97,8 @@ def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]
     return low, np.minimum(mean + std, most)
 
 
-def _draw_target(axes: "Axes", level: float, words: str, least: float) -> None:
-    """A dotted level; around it the axis goes over `least` at least."""
+def _draw_target(axes: "Axes", level: float, words: str) -> None:
+    """A dotted level, and around it an axis so long that no rounding is seen."""
     axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
     axes.annotate(
         words,
@@ -109,10 +110,12 @@ def _draw_target(axes: "Axes", level: float, words: str, least: float) -> None:
         va="bottom",
         fontsize=7,
         color=SOFT,
+        bbox={"facecolor": PAGE, "alpha": 0.75, "linewidth": 0, "pad": 0.5},  # legible upon lines
     )
     axes.margins(y=0.1)
     low, high = axes.get_ylim()
-    if high - low < least:  # what would be seen is rounding
+    least = FLAT * abs(level) or NOTHING
+    if high - low < least:
         axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
 
 

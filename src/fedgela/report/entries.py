@@ -124,6 +124,15 @@ class Setting:
         return f"{dataset}, {e.partition}{split}, {e.clients} clients{part}, {e.model}{rounds}{held}"
 
     @property
+    def GA_of(self) -> str:
+        """What GA is the accuracy of, in words."""
+        if self.sites is not None:
+            return f"the global model on {self.sites.GA_on}"
+        of_locals = [e.label for e in self.entries if e.experiment.algorithm.GA_of == "locals"]
+        told = f" ({', '.join(of_locals)}: the mean of the clients' models)" if of_locals else ""
+        return f"the global model on all test samples{told}"
+
+    @property
     def fedavg(self) -> Entry | None:
         return next((entry for entry in self.entries if entry.method == "fedavg"), None)
 

@@ -60,10 +60,11 @@ def of_models(c: Context) -> list[Section]:
     if collapse:
         head = ["method", "NC1", "NC1, relative", "NC2, means", "NC2, classifier", "NC3", "NC4"]
         note = (
-            "Of the last global model on test samples, 0 at the collapse. NC1: mean squared distance of "
-            "features to their class mean (relative: over the spread of the class means); NC2: distance of "
-            "the Gram matrix from a simplex ETF's; NC3: mean distance of a class mean's direction from its "
-            "classifier vector's; NC4: share of samples that the nearest class mean would decide otherwise."
+            "Of the first seed's last global model on test samples, 0 at the collapse. NC1: mean squared "
+            "distance of features to their class mean (relative: over the spread of the class means); NC2: "
+            "distance of the Gram matrix from a simplex ETF's; NC3: mean distance of a class mean's "
+            "direction from its classifier vector's; NC4: share of samples that the nearest class mean "
+            "would decide otherwise."
         )
         features.parts.append(Grid(head, collapse, note, title="Neural collapse at the end"))
     return [by_class, features]
@@ -119,20 +120,15 @@ def _accuracy_by_class(c: Context) -> list[Part]:
         f"{label} from {np.nanmin(v):.1f} to {np.nanmax(v):.1f}"
         for label, v in zip(rows, values, strict=True)
     )
-    table = Grid(
-        ["method", *names],
-        [
-            [label, *("-" if np.isnan(v) else f"{v:.1f}" for v in row)]
-            for label, row in zip(rows, values, strict=True)
-        ],
-    )
+    cells = [[label, *("-" if v is None else f"{v:.1f}" for v in held)] for label, held in rows.items()]
+    several = any(len(entry.runs) > 1 for entry in c.setting.entries)
     return [
         matrix(
             "GA-by-class",
-            "GA by class at the last round, %",
+            f"GA by class at the last round{', mean over seeds' if several else ''}, %",
             f"Accuracy on each class, a row for each method: {ends}.",
             _percent(values, list(rows), names, "", "class"),
-            table,
+            Grid(["method", *names], cells),
         )
     ]
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedgela.grids import Grid
+from fedgela.html_page import paragraph
 from fedgela.measures import etf_angle
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.curves import curves
@@ -10,6 +11,7 @@ from fedgela.report.entries import Curve, personal_accuracies
 from fedgela.report.figures import client_dots
 
 LISTED_CLIENTS = 100
+TRACKED_ON = "a sample of the training data with as many of every class"
 
 
 def _series(c: Context, key: str) -> dict[str, Curve]:
@@ -21,9 +23,7 @@ def accuracy_curves(c: Context) -> Section:
     parts: list[Part] = []
     GA = _series(c, "GA")
     if GA:
-        where = c.setting.sites.GA_on if c.setting.sites else "all test samples"
-        title = f"GA: the global model on {where}, %"
-        parts.append(curves("GA", title, "GA, %", GA, c.styles, most=100))
+        parts.append(curves("GA", f"GA: {c.setting.GA_of}, %", "GA, %", GA, c.styles, most=100))
     PA, marks = _series(c, "PA"), _finetuned_marks(c)
     if PA or marks:
         title = "PA: personal models on their clients' own test samples, %"
@@ -65,9 +65,11 @@ def personal_by_client(c: Context) -> Section:
 
 
 def _each_client(c: Context) -> list[Part]:
-    """Who is who: the first seed's clients by name."""
+    """Who is who: the first seed's clients by name. Of another seed they are others."""
     called = c.client_names() if c.setting.sites is None else []  # sites have a table of their own
-    columns = {entry.label: personal_accuracies(entry.first) for entry in c.setting.entries}
+    seed = c.setting.entries[0].first.seed
+    runs = {entry.label: entry.runs[seed] for entry in c.setting.entries if seed in entry.runs}
+    columns = {label: personal_accuracies(run) for label, run in runs.items()}
     shown = {label: values for label, values in columns.items() if len(values) == len(called)}
     if not shown or len(called) > LISTED_CLIENTS:
         return []
@@ -75,7 +77,6 @@ def _each_client(c: Context) -> list[Part]:
         [name, *("-" if values[k] is None else f"{values[k]:.2f}" for values in shown.values())]
         for k, name in enumerate(called)
     ]
-    seed = c.setting.entries[0].first.seed
     return [Grid(["client", *shown], rows, title=f"PA of each client, seed {seed}, %", sortable=True)]
 
 
@@ -98,6 +99,8 @@ def angle_curves(c: Context) -> Section:
         target = (etf_angle(C), f"simplex ETF, {etf_angle(C):.2f}°") if C else None
         name = key.replace("_", "-")
         parts.append(curves(name, title, "degrees", series, c.styles, target))
+    if c.setting.keys("class_mean_angle_"):
+        parts.insert(0, paragraph(f"Class means are those of features of {TRACKED_ON}.", "note"))
     return Section("Angles", parts)
 
 
@@ -110,7 +113,7 @@ _COLLAPSE = {
     "nc4": "NC4: share of samples that the nearest class mean would decide otherwise",
     "drift": "Drift: distance of local models from the global one, over its norm",
     "adaptation_cost": "Cost of adaptation: norm of Phi_k W - W",
-    "gradient_norm": "Norm of the global loss's gradient at the global model",
+    "gradient_norm": "Gradient: norm of the global loss's at the global model",
 }
 
 
@@ -125,6 +128,7 @@ def other_curves(c: Context) -> Section:
         where = key.removeprefix(known).strip("_").replace("_", " ")
         title = _COLLAPSE[known] + (f" ({where})" if where else "")
         target = (0.0, "collapse, 0") if key.startswith("nc") else None
-        name = key.replace("_", "-")
-        parts.append(curves(name, title, known.split("_")[0], series, c.styles, target))
-    return Section("Neural collapse and drift", parts)
+        name, what = key.replace("_", "-"), title.partition(":")[0]
+        parts.append(curves(name, title, what, series, c.styles, target))
+    note = paragraph(f"NC1 to NC4 and the gradient are measured on {TRACKED_ON}.", "note")
+    return Section("Neural collapse and drift", [note, *parts] if parts else [])

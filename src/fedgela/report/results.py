@@ -14,12 +14,10 @@ from fedgela.tables import COLUMNS, DIVERGED, METRICS, RANKED
 def what_was_run(c: Context) -> Section:
     e, entries = c.setting.experiment, c.setting.entries
     seeds = sorted({seed for entry in entries for seed in entry.runs})
-    versions = [
-        held
-        for entry in entries
-        for run in entry.runs.values()
-        if isinstance(held := (run.result or {}).get("versions"), dict)
-    ]
+    versions = [(run.result or {}).get("versions") for entry in entries for run in entry.runs.values()]
+    software = dict.fromkeys(
+        ", ".join(f"{name} {v}" for name, v in held.items()) for held in versions if held
+    )
     sites = c.setting.sites
     how = "as it comes" if e.partition == "natural" else f"split by {e.partition}"
     data = f"{e.dataset}, {how}, {e.clients} clients"
@@ -51,8 +49,8 @@ def what_was_run(c: Context) -> Section:
     if any(shared.values()):
         told = "; ".join(f"{label}: {what}" for label, what in shared.items() if what)
         pairs.append(("shared beyond weights", told))
-    if versions:
-        pairs.append(("software", ", ".join(f"{name} {v}" for name, v in versions[0].items())))
+    if software:
+        pairs.append(("software", " or ".join(software)))
     return Section("What was run", [described(pairs), *_unfinished(c.setting)])
 
 
@@ -141,11 +139,10 @@ def _legend(
     parts = ["Accuracy in percent" + (", mean ± standard deviation over seeds" if several_seeds else "")]
     if ranked:
         parts.append("bold: best, underlined: second best (bounds and unfinished runs are not ranked)")
-    GA_on = setting.sites.GA_on if setting.sites else "all"
     parts += [
         "best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
         "is measured on",
-        f"PA: personal models on their clients' own test sets, GA: the global model on {GA_on}",
+        f"PA: personal models on their clients' own test sets; GA: {setting.GA_of}",
     ]
     if base is not None:
         parts.append(f"Δ: difference to {base.label}, paired by seed")
