@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedgela.bench import measure, stage
-from fedgela.bench.contender import ENGINES, Engine
+from fedgela.bench.contender import ENGINES, Contender, Engine
 from fedgela.bench.measure import Limit
 from fedgela.bench.rows import Row
 from fedgela.bench.stage import ContenderFailed, Facts, perform
@@ -107,10 +107,17 @@ def test_every_process_is_ended_once(rows: dict[str, Row]) -> None:
     assert sorted(closed) == ["close flower", "close fluke", "close pfl", "close plain"]
 
 
+class Broken(Contender):
+    """A peer that cannot play."""
+
+    def round(self) -> None:
+        raise RuntimeError("first line\nthe wheels came off")
+
+
 def test_a_contender_s_error_comes_back_as_its_traceback(npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedgela.bench.stage._become_quiet", lambda parent, log: None)
     mine, theirs = multiprocessing.Pipe()
-    perform("fake_contenders:Broken", tiny(npz), theirs, 0, 0)
+    perform("test_measure:Broken", tiny(npz), theirs, 0, 0)
     failure = ContenderFailed(mine.recv())
     assert failure.reason == "the wheels came off"
     assert str(failure).startswith("Traceback")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedgela import cli
 from fedgela.config import parse_experiment
 from fedgela.deploy import Card, Model, load_model
 from fedgela.deploy.export import export
@@ -23,7 +22,7 @@ from fedgela.runfolder import RunFolder
 from fedgela.runs import run
 from fedgela.saved.federation import federation_of
 from fedgela.saved.runs import find_runs
-from helpers import listing, tiny, tiny_arrays
+from helpers import Cli, listing, tiny, tiny_arrays
 
 METHODS = {
     "fedgela": {"name": "fedgela", "E_W": 25.0},
@@ -310,25 +309,14 @@ def test_files_that_are_no_models(
 # -- the commands ----------------------------------------------------------------------------------
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fedgela", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
-
-
-def test_export_and_predict(
-    trained: dict[str, Path], npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_and_predict(trained: dict[str, Path], npz: Path, tmp_path: Path, command: Cli) -> None:
     model = tmp_path / "model.pt2"
-    code, out, _ = command(capsys, "export", trained["fedgela"], "--out", model)
+    code, out, _ = command("export", trained["fedgela"], "--out", model)
     assert code == 0
     assert out.startswith("the global model of FedGELA, round 3: image of shape 1x8x8, 4 classes\n")
     result = RunFolder(trained["fedgela"]).result()
     assert result is not None
-    code, out, _ = command(capsys, "predict", model, npz, "--out", tmp_path / "new/p.csv")
+    code, out, _ = command("predict", model, npz, "--out", tmp_path / "new/p.csv")
     assert code == 0
     assert f"right: {result['GA']['last']:.2f} %" in out
     lines = (tmp_path / "new/p.csv").read_text().splitlines()
@@ -338,7 +326,7 @@ def test_export_and_predict(
     chances = [float(field) for field in fields[4:]]
     assert fields[1] == str(int(np.argmax(chances)))
     assert sum(chances) == pytest.approx(1, abs=1e-5)
-    code, out, _ = command(capsys, "predict", trained["fedrep"], npz, "--client", 1)
+    code, out, _ = command("predict", trained["fedrep"], npz, "--client", 1)
     assert code == 0
     assert "... and 10 more: --out FILE.csv writes all" in out
 
@@ -354,20 +342,18 @@ def test_export_and_predict(
 def test_mistakes_are_told_in_a_line(
     trained: dict[str, Path],
     npz: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: Cli,
     arguments: list[str],
     said: str,
 ) -> None:
     filled = [argument.format(npz=npz) for argument in arguments]
-    code, out, err = command(capsys, "predict", trained["fedgela"], npz, *filled)
+    code, out, err = command("predict", trained["fedgela"], npz, *filled)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_samples_that_were_trained_on_are_told(
-    by_hospital: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_that_were_trained_on_are_told(by_hospital: Path, tmp_path: Path, command: Cli) -> None:
     data, model, part = by_hospital.parent / "data.csv", tmp_path / "model.pt2", tmp_path / "part.csv"
     federation = federation_of(RunFolder(by_hospital).experiment())
     right = (
@@ -378,20 +364,20 @@ def test_samples_that_were_trained_on_are_told(
     )
     export(by_hospital, model)
     for asked in (by_hospital, model):
-        assert told in command(capsys, "predict", asked, data)[1]
+        assert told in command("predict", asked, data)[1]
     lines = data.read_text().splitlines()
     part.write_text("\n".join([lines[0], "0.5,1,sick,Bern", *lines[1:5]]) + "\n")  # a fifth is for testing
     assert (
         "4 of them were trained on, which flatters the model; of the other 1, "
-        in command(capsys, "predict", by_hospital, part)[1]
+        in command("predict", by_hospital, part)[1]
     )
     part.write_text("\n".join([lines[0], "0.5,1,sick,Bern"]) + "\n")
-    assert "trained on" not in command(capsys, "predict", by_hospital, part)[1]
+    assert "trained on" not in command("predict", by_hospital, part)[1]
     part.write_text("\n".join(lines[:5]) + "\n")
-    assert command(capsys, "predict", by_hospital, part)[1].endswith("which flatters the model\n")
+    assert command("predict", by_hospital, part)[1].endswith("which flatters the model\n")
 
 
-def test_a_run_knows_its_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_knows_its_training_images(tmp_path: Path, command: Cli) -> None:
     image = pytest.importorskip("PIL.Image")
     rng, photos = np.random.default_rng(0), tmp_path / "photos"
     for name in ("cat", "dog"):
@@ -403,15 +389,15 @@ def test_a_run_knows_its_training_images(tmp_path: Path, capsys: pytest.CaptureF
     run(parse_experiment(experiment | small), tmp_path / "run")
     export(tmp_path / "run", tmp_path / "model.pt2")
     for model in ("run", "model.pt2"):
-        out = command(capsys, "predict", tmp_path / model, photos)[1]
+        out = command("predict", tmp_path / model, photos)[1]
         assert "8 of them were trained on, which flatters the model; of the other 2, " in out
     (photos / "cat/damaged.png").write_bytes(b"nothing")
-    out = command(capsys, "predict", tmp_path / "model.pt2", photos, "--skip-unreadable")[1]
+    out = command("predict", tmp_path / "model.pt2", photos, "--skip-unreadable")[1]
     assert "8 of them were trained on, which flatters the model; of the other 2, " in out
 
 
 def test_neither_samples_nor_data_nor_runs_are_written_over(
-    by_hospital: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by_hospital: Path, tmp_path: Path, command: Cli
 ) -> None:
     data, config = by_hospital.parent / "data.csv", by_hospital / "config.toml"
     samples, photos, model = tmp_path / "new.csv", tmp_path / "photos", tmp_path / "model.pt2"
@@ -429,13 +415,13 @@ def test_neither_samples_nor_data_nor_runs_are_written_over(
         (model, samples, samples),
         (model, samples, model),
     ):
-        code, told, err = command(capsys, "predict", read, asked, "--out", out)
+        code, told, err = command("predict", read, asked, "--out", out)
         assert (code, told) == (2, "") and err.startswith(f"fedgela: --out: {out} "), err
         assert err.count("\n") == 1
     with pytest.raises(UserError, match=r"lies in .*models, which this command reads"):
         export(by_hospital, by_hospital / "models/m.pt2")
     assert {path: path.read_bytes() for path in held} == held
-    assert command(capsys, "predict", by_hospital, samples, "--out", by_hospital / "p.csv")[0] == 0
+    assert command("predict", by_hospital, samples, "--out", by_hospital / "p.csv")[0] == 0
 
 
 @pytest.fixture(scope="module")

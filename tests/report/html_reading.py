@@ -66,13 +66,18 @@ def table_after(page: Node, heading: str) -> dict[str, dict[str, str]]:
         if node.tag in ("h2", "h3", "h4") and node.text() == heading:
             seen = True
         if seen and node.tag == "table":
-            head = [cell.text() for cell in node.find("thead")[0].find("th")]
-            rows = [
-                [c.text() for c in row.children if isinstance(c, Node)]
-                for row in node.find("tbody")[0].find("tr")
-            ]
-            return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+            return table_of(node)
     raise AssertionError(f"no table after {heading!r}")
+
+
+def table_of(table: Node) -> dict[str, dict[str, str]]:
+    head = [cell.text() for cell in table.find("thead")[0].find("th")]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows_of(table)}
+
+
+def rows_of(table: Node) -> list[list[str]]:
+    rows = table.find("tbody")[0].find("tr")
+    return [[cell.text() for cell in row.children if isinstance(cell, Node)] for row in rows]
 
 
 def _in_order(node: Node) -> list[Node]:

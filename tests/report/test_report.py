@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from html_reading import Node, read, table_after
+from html_reading import Node, read, table_after, table_of
 from rich.console import Console
 
 from fedgela.errors import UserError
@@ -120,10 +120,7 @@ def records(folder: Path) -> list[dict[str, float]]:
 
 
 def numbers_of(figure: Node) -> dict[str, dict[str, str]]:
-    table = figure.find("details")[0].find("table")[0]
-    head = [cell.text() for cell in table.find("thead")[0].find("th")]
-    rows = [[c.text() for c in r.children if isinstance(c, Node)] for r in table.find("tbody")[0].find("tr")]
-    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    return table_of(figure.find("details")[0].find("table")[0])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from html_reading import Node, read, table_after
+from html_reading import Node, read, rows_of, table_after
 
 from fedgela.flower.terms import AGREED, TERMS, Agreed, Terms
 from fedgela.inputs import InputSpec
@@ -130,21 +130,16 @@ def test_bytes_are_those_that_were_counted(run_on_sites: Make) -> None:
     assert costs["up in all"] == "18 kB" and costs["down in all"] == "36 kB"
     assert costs["up, client and round"] == "2 kB" and costs["client keeps"] == "-"
     rounds = next(t for t in page.find("table") if "slowest site" in t.text())
-    shown = [[cell.text() for cell in row.children if isinstance(cell, Node)] for row in rows_of(rounds)]
+    shown = rows_of(rounds)
     assert shown[1][:3] == ["2", "6 kB", "12 kB"] and shown[1][5] == "south, 6.0 s"
     assert shown[-1][:3] == ["all", "18 kB", "36 kB"]
-
-
-def rows_of(table: Node) -> list[Node]:
-    return table.find("tbody")[0].find("tr")
 
 
 def test_faults_are_named_by_round_and_site(run_on_sites: Make) -> None:
     gone = {"east": "is not connected"}
     page = read(make_report([run_on_sites(faults={1: {"north": "OSError"}, 2: gone, 3: gone})]).html)
     table = next(t for t in page.find("table") if "Faults" in t.text())
-    shown = [[cell.text() for cell in row.children if isinstance(cell, Node)] for row in rows_of(table)]
-    assert shown == [["1", "north", "OSError"], ["2 to 3", "east", "is not connected"]]
+    assert rows_of(table) == [["1", "north", "OSError"], ["2 to 3", "east", "is not connected"]]
     assert table_after(page, "Sites")["east"]["rounds trained"] == "1 of 3"
     assert table_after(page, "Sites")["east"]["rounds with a fault"] == "2"
 
