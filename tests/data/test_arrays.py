@@ -310,6 +310,8 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
         ("a\tlabel\n1\tx\n2\ty\n", "utf-8", "seems to be separated by tabs"),
         ("a,label\n1,x\n2,y\n", "utf-16", "seems to be UTF-16 text; expected are UTF-8"),
         ("a,label\n1,x\n2,y\n", "utf-16-le", "seems to be UTF-16 text"),
+        ("größe,label\n1,x\n2,y\n", "cp1252", "line 1 is not UTF-8 text, after 'gr'; expected are UTF-8"),
+        ("a,label\n1,x\n2,süß\n", "cp1252", "line 3 is not UTF-8 text"),
         (
             "a, label\n1,x\n2,y\n",
             "utf-8",
@@ -353,7 +355,7 @@ def test_a_blank_is_no_name(tmp_path: Path, column: str) -> None:
     data = load_dataset(str(tmp_path / "t.csv"))
     assert data.class_names == data.client_names == ("cat", "dog")
     (tmp_path / "t.csv").write_text("\n".join([head, *rows, ",1,cat", " ,1,cat"]) + "\n")
-    with pytest.raises(UserError, match=f"column {column} lacks a value in 2 rows"):
+    with pytest.raises(UserError, match=f"column {column} lacks a value in 2 rows, first in row 20"):
         load_dataset(str(tmp_path / "t.csv"))
 
 
@@ -365,7 +367,8 @@ def test_a_missing_name_is_none_however_it_is_written(
     pytest.importorskip("pyarrow")
     head = "label,age,client" if column == "label" else "client,age,label"
     rows = [f"{i % 2},{i},{i % 2}" for i in range(20)]
-    for gaps, told in (([spelling] * 2, "2 rows"), ([spelling, spelling, ""], "3 rows")):
+    first = "first in row 20"
+    for gaps, told in (([spelling] * 2, f"2 rows, {first}"), ([spelling, spelling, ""], f"3 rows, {first}")):
         table = "\n".join([head, *rows, *(f"{gap},1,1" for gap in gaps)])
         (tmp_path / "t.csv").write_text(table + "\n")
         with pytest.raises(UserError) as error:
@@ -528,7 +531,7 @@ def test_labels_may_be_categories_or_truths(tmp_path: Path) -> None:
     categories = pyarrow.array(["b", "a"] * 5).dictionary_encode()
     assert load_dataset(str(parquet(tmp_path, label=categories, a=np.arange(10)))).class_names == ("a", "b")
     blank = pyarrow.array(["b", " "] * 5).dictionary_encode()
-    with pytest.raises(UserError, match="column label lacks a value in 5 rows"):
+    with pytest.raises(UserError, match="column label lacks a value in 5 rows, first in row 1"):
         load_dataset(str(parquet(tmp_path, label=blank, a=np.arange(10))))
     truths = np.arange(10) > 5
     assert load_dataset(str(parquet(tmp_path, label=truths, a=np.arange(10)))).y_test.tolist() == [0, 1]
@@ -558,7 +561,7 @@ def test_columns_beside_an_image_are_not_read_and_told(tmp_path: Path) -> None:
     data = load_dataset(str(path))
     assert (data.feature_names, data.client_train) == ((), None)
     assert data.notes == ("columns beside image that nothing reads: age, Client",)
-    with pytest.raises(UserError, match="column label lacks a value in 1 row"):
+    with pytest.raises(UserError, match="column label lacks a value in row "):
         load_dataset(str(parquet(tmp_path, **columns | {"label": [None, *[0, 1] * 4, 0]})))
 
 
@@ -580,16 +583,15 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, 1]}, "neither a column image nor columns of numbers"),
         (
             {"label": [0, 1], "a": ["x", "y"]},
-            "column a is no column of numbers but string, such as 'x'; make numbers of it, leave it out, or "
-            "call it 'id' if it is what rows are called, 'group' if it says which belong together, 'client' "
-            "if who holds them",
+            "column a is no column of numbers but string, such as 'x'; make numbers, leave them out, or "
+            "rename: 'id' is what rows are called, 'group' says which belong together, 'client' who holds",
         ),
         (
             {"label": [0, 1, 0], "a": ["7", "<5", "<5"]},
             r"column a holds '<5' in row 1 \(and 1 more\), which ",
         ),
-        ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in 1 row"),
-        ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in 1 row, written 'nan'"),
+        ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in row 1"),
+        ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in row 1, written 'nan'"),
         ({"label": [-3, 1], "a": [1, 2]}, "column label holds -3; labels are numbers from 0, or names"),
         ({"label": [0.5, 1], "a": [1, 2]}, "column label must be integers or strings, not float64"),
         ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),
@@ -609,6 +611,29 @@ def test_a_wrong_parquet_is_named(tmp_path: Path, columns: dict[str, Any], messa
         load_dataset(str(path))
     assert str(error.value).startswith(f"{path}: ")
     assert len(str(error.value).splitlines()) <= 2
+
+
+def test_all_columns_that_must_be_mended_are_named_at_once(tmp_path: Path) -> None:
+    """A table as it comes from a hospital: an id, a date, words, and cells that are empty."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.csv"
+    head = "patient,seen,sex,lactate,weight,smokes,label\n"
+    path.write_text(
+        head + "A1,2020-05-01,f,<0.5,60,,ill\nA2,2020-06-01,,1.2,,,well\nA3,2021-01-31,m,2,70,,ill\n"
+    )
+    with pytest.raises(UserError) as error:
+        load_dataset(str(path))
+    lacking, strange = str(error.value).splitlines()
+    told = "columns that lack values: sex (row 1), weight (row 1), smokes (3 rows, first in row 0)"
+    assert lacking == f"{path}: {told}"
+    assert strange.startswith(
+        "columns that are not of numbers: patient ('A1'), seen ('2020-05-01'), sex ('f'), lactate ('<0.5'); "
+        "make numbers"
+    )
+    many = ",".join(f"gene_{i}" for i in range(100))
+    path.write_text(f"{many}\n" + ",".join(["x"] * 100))
+    with pytest.raises(UserError, match=r"has gene_0, gene_1, .*gene_9 and 90 more"):
+        load_dataset(str(path))
 
 
 def test_a_damaged_parquet_is_named(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_samples_are_called_by_their_ids(tmp_path: Path) -> None:
     found = read_samples(path, FEATURES, CLASSES)  # as they are written, and no feature
     assert (found.names, found.x.tolist()) == (["007", "NA"], [[1, 2, 3], [7, 8, 9]])
     path.write_text("id,a,b,c\n,1,2,3\nB,4,5,6\n")
-    with pytest.raises(UserError, match="column id lacks a value in 1 row"):
+    with pytest.raises(UserError, match="column id lacks a value in row 0"):
         read_samples(path, FEATURES, CLASSES)
     path = tmp_path / "a.npz"
     np.savez(path, x=np.zeros((2, 3)), id=["B-1", "B-2"])
@@ -268,7 +268,10 @@ def test_only_cells_of_the_models_columns_must_be_there(tmp_path: Path) -> None:
     path.write_text("a,b,c,comment\n1,2,3,\n4,5,6,late\n")
     assert read_samples(path, FEATURES, CLASSES, ("a", "b", "c")).x.tolist() == [[1, 2, 3], [4, 5, 6]]
     path.write_text("a,b,c\n1,2,3\n4,,6\n")
-    with pytest.raises(UserError, match=r"column b lacks a value in 1 row$"):
+    with pytest.raises(UserError, match=r"column b lacks a value in row 1$"):
+        read_samples(path, FEATURES, CLASSES, ("a", "b", "c"))
+    path.write_text("a,b,c,split\n1,2,3,test\n4,,6,train\n7,,x,test\n")  # rows are told as the file has them
+    with pytest.raises(UserError, match=r"b lacks a value in row 2\ncolumn c holds 'x' in row 2, which"):
         read_samples(path, FEATURES, CLASSES, ("a", "b", "c"))
 
 

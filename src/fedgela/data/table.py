@@ -3,29 +3,30 @@
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgela.data.cells import check_cells
 from fedgela.data.columns import ID, NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
 from fedgela.data.csv_form import check_form
-from fedgela.data.dataset import REAL, Dataset, as_float32, printable, split_dataset
+from fedgela.data.dataset import Dataset, as_float32, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError, first_line
+from fedgela.errors import UserError, first_line, some_of
 
 NUMBERS = {"int64": re.compile(r"-?(0|[1-9]\d*)"), "float64": re.compile(r"[+-]?\d*\.\d*(e[+-]?\d+)?", re.I)}
 
-# what may be done with a column of words in one's own data
+# what may be done with columns of words in one's own data
 INSTEAD = (
-    f"; make numbers of it, leave it out, or call it {ID!r} if it is what rows are called, 'group' if it "
-    "says which belong together, 'client' if who holds them"
+    f"; make numbers, leave them out, or rename: {ID!r} is what rows are called, 'group' says which belong "
+    "together, 'client' who holds them"
 )
-SHOWN = 30  # letters of a value
+SHOWN = 10  # columns in a message
 
 
 def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
@@ -35,9 +36,10 @@ def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Da
         if "label" not in names:
             near = nearly("label", names)
             hint = f" (did you mean {near!r}? rename it)" if near else ""
-            raise UserError(f"lacks a column label; it has {', '.join(names) or 'none'}{hint}")
-        read = ROLES if "image" in names else (*ROLES, *feature_names(table))
-        check_whole(table, [name for name in names if name in read and name != ID], _missing(path))
+            raise UserError(f"lacks a column label; it has {some_of(names, SHOWN) or 'none'}{hint}")
+        numbers = () if "image" in names else feature_names(table)
+        read = [name for name in names if name in (*ROLES, *numbers) and name != ID]
+        check_cells(table, read, numbers, missing_of(path), INSTEAD)
         return _dataset(path.stem, table, image_size or DEFAULT_SIZE, unreadable)
 
 
@@ -106,34 +108,13 @@ def _with_numbers(table: Any) -> Any:
     return table
 
 
-def _missing(path: Path) -> list[str]:
+def missing_of(path: Path) -> list[str]:
     """The spellings of a missing value: in a .csv those that pyarrow knows in columns of numbers; in a
     .parquet, which has real nulls, those that pandas leaves when it turns them into strings."""
     import pyarrow.csv
 
     csv = path.suffix.lower() == ".csv"
-    return list(pyarrow.csv.ConvertOptions().null_values) if csv else ["", "nan"]
-
-
-def check_whole(table: Any, columns: Iterable[str], missing: Sequence[str] = ("",)) -> None:
-    """A UserError where one of these columns lacks a value: it is null, blank or a spelling of `missing`."""
-    import pyarrow
-    import pyarrow.compute
-
-    for column in columns:
-        cells = table[column]
-        lacking, written = cells.null_count, set()
-        if pyarrow.types.is_string(cells.type) or pyarrow.types.is_large_string(cells.type):
-            names = pyarrow.compute.utf8_trim_whitespace(cells)
-            none = names.filter(pyarrow.compute.is_in(names, pyarrow.array(missing, names.type)))
-            lacking += len(none)
-            written = set(none.to_pylist()) - {""}
-        if lacking:
-            rows = "1 row" if lacking == 1 else f"{lacking} rows"
-            spelled = f", written {' and '.join(map(repr, sorted(written)))}" if written else ""
-            what = {"label": "class", "client": "client"}.get(column)
-            hint = f"; if that is a real {what}, rename it" if written and what else ""
-            raise UserError(f"column {column} lacks a value in {rows}{spelled}{hint}")
+    return ["", *pyarrow.csv.ConvertOptions().null_values] if csv else ["", "nan"]
 
 
 def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Dataset:
@@ -152,7 +133,7 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
         x, read = without_unreadable(decoded, row_name, unreadable)
     else:
         columns = feature_names(table)
-        x, read = features(table, columns, INSTEAD), np.ones(len(y), dtype=bool)
+        x, read = features(table, columns), np.ones(len(y), dtype=bool)
     test = _test(table, y, client, group)
     return split_dataset(
         name,
@@ -221,37 +202,12 @@ def feature_names(table: Any) -> tuple[str, ...]:
     )
 
 
-def features(table: Any, columns: Sequence[str], instead: str = "") -> np.ndarray:
-    """[n, d]: these columns, in this order; `instead` is said of one that has other values than numbers."""
+def features(table: Any, columns: Sequence[str]) -> np.ndarray:
+    """[n, d]: these columns, in this order; their cells are checked."""
     if not columns:
         raise UserError("has neither a column image nor columns of numbers beside label")
     missing = [column for column in columns if column not in table.column_names]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UserError(f"lacks the column {missing[0]}{more}")
-    values = []
-    for column in columns:
-        numbers = table[column].to_numpy()
-        if numbers.dtype.kind not in REAL:
-            raise UserError(f"column {printable(column)} {_no_numbers(table[column])}{instead}")
-        values.append(as_float32(f"column {column}", numbers))
-    return np.stack(values, axis=1)
-
-
-def _no_numbers(cells: Any) -> str:
-    """What is wrong with a column that should be of numbers: of some cells, as '<5' among a laboratory's
-    values, or of all."""
-    values = cells.to_pylist()
-    wrong = [row for row, value in enumerate(values) if not _is_number(value)]
-    if not wrong or len(wrong) == len(values):
-        return f"is no column of numbers but {cells.type}, such as {str(values[0])[:SHOWN]!r}"
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"holds {str(values[wrong[0]])[:SHOWN]!r} in row {wrong[0]}{more}, which is no number"
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True
+    return np.stack([as_float32(f"column {name}", table[name].to_numpy()) for name in columns], axis=1)

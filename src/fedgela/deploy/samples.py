@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgela.data.cells import check_cells
 from fedgela.data.columns import ID
 from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
@@ -17,7 +18,6 @@ from fedgela.data.images import SUFFIXES, decode
 from fedgela.data.npz import names_of, naming, read_arrays
 from fedgela.data.numbers import are_names, places_of
 from fedgela.data.table import (
-    check_whole,
     encoded_images,
     feature_names,
     features,
@@ -163,10 +163,11 @@ def _of_table(
                 "its columns are not those that the sites trained on, in their order; the sites know them by "
                 "name: there 'fedgela predict SITE_FOLDER' finds them"
             )
-    used = ["image"] if "image" in table.column_names else [c for c in columns if c in table.column_names]
-    has_ids = ID in table.column_names
-    check_whole(table, [*used, ID] if has_ids and ID not in used else used)
-    if "image" in table.column_names:
+    has_ids, has_images = ID in table.column_names, "image" in table.column_names
+    numbers = [] if has_images else [column for column in columns if column in table.column_names]
+    used = dict.fromkeys([*numbers, *(["image"] if has_images else []), *([ID] if has_ids else [])])
+    check_cells(table, list(used), numbers, rows=rows.tolist())
+    if has_images:
         decoded = decode(encoded_images(table["image"]), *_square(spec))
         decoded.check_depth()
         x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable)
