@@ -317,6 +317,7 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
             "utf-8",
             r"lacks a column label; it has a,  label \(did you mean ' label'\?",
         ),
+        ("a,Diagnosis\n1,x\n2,y\n", "utf-8", r"has a, Diagnosis \(did you mean 'Diagnosis'\? rename it\)"),
         ("a,Label\n1,x\n2,y\n", "utf-8", r"lacks a column label; it has a, Label \(did you mean 'Label'\?"),
     ],
 )
@@ -334,6 +335,40 @@ def test_a_feature_that_is_called_nearly_like_the_clients_is_told(tmp_path: Path
     data = load_dataset(str(parquet(tmp_path, **columns)))
     assert data.notes == ("column 'Client' is trained on as any feature (did you mean 'client'?)",)
     assert load_dataset(str(parquet(tmp_path, **columns, client=np.arange(10) % 2))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [("hospital_id", "client"), ("Site", "client"), ("PatientID", "group")]
+)
+def test_a_feature_that_seems_to_say_who_holds_a_row_is_told(tmp_path: Path, name: str, role: str) -> None:
+    columns = {"label": np.arange(10) % 2, name: np.arange(10) % 3, "age": np.arange(10) % 4}
+    data = load_dataset(str(parquet(tmp_path, **columns)))
+    assert data.notes == (f"column {name!r} is trained on as any feature (did you mean {role!r}?)",)
+    assert load_dataset(str(parquet(tmp_path, **columns, **{role: np.arange(10) % 5}))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1.5, -999.0, 2.5, -999.0], "-999 in 4 rows"),
+        ([99, 1, 5, 99], "99 in 4 rows"),
+        ([99, 1, 60, 99], None),  # a score, perhaps
+        ([1.5, -999.0, -990.0, 3.5], None),
+        ([1, 2, 3, 4], None),
+    ],
+)
+def test_a_number_that_may_stand_for_a_missing_value_is_told(
+    tmp_path: Path, values: list[float], told: str | None
+) -> None:
+    data = load_dataset(str(parquet(tmp_path, label=np.arange(8) // 4, a=values * 2)))
+    assert data.notes == (
+        ()
+        if told is None
+        else (
+            f"column a holds {told}, far from its other values: if that stands for a missing value, it is "
+            "trained on as a number",
+        )
+    )
 
 
 def test_what_samples_are_called_is_never_trained_on(tmp_path: Path) -> None:

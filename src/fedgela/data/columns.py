@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedgela.data.dataset import printable
 from fedgela.errors import some_of
 
@@ -11,13 +13,28 @@ ID = "id"  # the sample's name, shown with predictions and never trained on
 ROLES = ("label", "client", "split", "image", "group", ID)
 NAMED = ("label", "client", "group")  # their values may be names or numbers
 PANDAS_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*")  # what pandas calls an index that it wrote and read again
+# what else such columns are often called, perhaps with an 'id' behind it
+OTHERWISE = {
+    "label": ("target", "class", "diagnosis", "outcome", "y"),
+    "client": ("site", "hospital", "clinic", "center", "centre", "institution"),
+    "group": ("patient", "subject"),
+}
+# what stands for a missing value in many tables
+PLACEHOLDERS = [-9.0, *(sign * float("9" * digits) for digits in range(2, 7) for sign in (-1, 1))]
 SHOWN = 5  # columns in a note
 FEWEST = 5  # in fewer rows the numbers of a column may well rise by chance
 
 
 def nearly(role: str, names: Sequence[str]) -> str | None:
-    """Where no column has the name of a role, the one that may be meant: ' label' or 'Label' for label."""
-    return None if role in names else next((name for name in names if name.strip().lower() == role), None)
+    """Where no column has the name of a role, the one that may be meant: ' label', 'Label' or 'target' for
+    label, 'hospital_id' for client."""
+    meant = (role, *OTHERWISE.get(role, ()))
+    return None if role in names else next((name for name in names if _word(name) in meant), None)
+
+
+def _word(name: str) -> str:
+    word = re.sub(r"[\W_]", "", name).lower()
+    return word.removesuffix("id") or word
 
 
 def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
@@ -33,6 +50,7 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
             yield f"column {name!r} is trained on as any feature (did you mean {role!r}?)"
     for name in features:
         numbers = table[name].to_numpy()
+        yield from _placeholder(name, numbers)
         if numbers.dtype.kind in "iu" and len(numbers) >= FEWEST:
             rise, fall = numbers[1:] > numbers[:-1], numbers[1:] < numbers[:-1]
             if rise.all() or fall.all():
@@ -41,4 +59,18 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
                 yield (
                     f"column {printable(name)} numbers the rows: it {way} with every row, and is trained on; "
                     "leave it out unless it was measured"
+                )
+
+
+def _placeholder(name: str, numbers: np.ndarray) -> Iterator[str]:
+    """A note where a number such as -999 lies farther from all others than they do from each other."""
+    for value in PLACEHOLDERS:
+        there = numbers == value
+        rows, others = int(there.sum()), numbers[~there]
+        if rows > 1 and len(others) > 1:
+            low, high = float(others.min()), float(others.max())
+            if max(low - value, value - high) > high - low > 0:
+                yield (
+                    f"column {printable(name)} holds {value:g} in {rows} rows, far from its other values: if "
+                    "that stands for a missing value, it is trained on as a number"
                 )
