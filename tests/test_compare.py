@@ -162,7 +162,7 @@ def test_settings_of_an_algorithm_table_reach_their_method(npz: Path) -> None:
     assert experiments_of(table, ["fedavg", "fedgela"], "config")["fedgela"].algorithm == FedGELA(E_W=3.0)
     unnamed = {**table, "algorithm": {"E_W": 3.0}}
     assert experiments_of(unnamed, ["fedge"], "config")["fedge"].algorithm == FedGE(E_W=3.0)
-    with pytest.raises(UserError, match=r"write methods\.NAME\.KEY instead of algorithm\.KEY"):
+    with pytest.raises(UserError, match=r"write methods\.NAME\.E_W, NAME one of fedavg, fedge"):
         experiments_of(unnamed, ["fedavg", "fedge"], "config")
 
 

@@ -10,6 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from fedgela.algorithms import find_algorithm
+from fedgela.compare import experiments_of
+from fedgela.config import plain_table
+from fedgela.errors import UserError
 from helpers import start_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -44,6 +47,19 @@ def test_the_same_from_the_command_line_and_resumed(tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before its end
     fedgela("resume", str(tmp_path / "run"))
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_comparison_sets_options_of_an_own_method_by_its_classs_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    asked = ["own_methods:SmoothedFedAvg", "fedgela"]
+    table = {"methods": {"SmoothedFedAvg": {"smoothing": 0.2, "lr": 0.5}}}
+    own = experiments_of(table, asked, "config")["SmoothedFedAvg"]
+    assert plain_table(own)["algorithm"] == {"name": "own_methods:SmoothedFedAvg", "smoothing": 0.2}
+    assert own.lr == 0.5
+    with pytest.raises(UserError, match=r"no method 'SmothedFedAvg' \(did you mean 'SmoothedFedAvg'\?\)"):
+        experiments_of({"methods": {"SmothedFedAvg": {"smoothing": 0.2}}}, asked, "config")
 
 
 def test_a_prior_beside_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:

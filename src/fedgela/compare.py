@@ -44,11 +44,11 @@ def experiments_of(table: Mapping[str, Any], names: Sequence[str], where: str) -
         names = list(methods) or list(ALGORITHMS)
     if "all" in names:
         names = list(dict.fromkeys([*ALGORITHMS, *methods, *(name for name in names if name != "all")]))
-    _check_tables(methods, where)
+    _check_tables(methods, names, where)
     methods = _with_algorithm_table(methods, table.get("algorithm"), names, where)
     experiments: dict[str, Experiment] = {}
-    for path in names:  # a user's own method goes by its class's name, since an import path names no folder
-        name = path.rpartition(":")[2] if is_import_path(path) else path
+    for path in names:
+        name = _called(path)
         if name in experiments:
             raise UserError(f"{where}: two methods are called {name!r}: give them tables [methods.NAME]")
         if not re.fullmatch(r"[\w.+=-]+", name) or name.startswith("."):
@@ -87,12 +87,18 @@ def _experiment_of(own: Mapping[str, Any], shared: Mapping[str, Any], place: str
     return experiment
 
 
-def _check_tables(methods: Mapping[str, Any], where: str) -> None:
+def _called(path: str) -> str:
+    """A user's own method goes by its class's name, since an import path names no folder."""
+    return path.rpartition(":")[2] if is_import_path(path) else path
+
+
+def _check_tables(methods: Mapping[str, Any], names: Sequence[str], where: str) -> None:
     """A UserError where a table has no `name`, and there is no method of the table's own name."""
+    known = [*ALGORITHMS, *(_called(path) for path in names if is_import_path(path))]
     for name, own in methods.items():
-        if "name" not in own and name not in ALGORITHMS and not is_import_path(name):
+        if "name" not in own and name not in known and not is_import_path(name):
             raise UserError(
-                f"{where}: [methods.{name}]: there is no method {name!r}{did_you_mean(name, ALGORITHMS)}; "
+                f"{where}: [methods.{name}]: there is no method {name!r}{did_you_mean(name, known)}; "
                 "a table with a name of its own says which method it is of: name = 'fedgela'"
             )
 
@@ -105,8 +111,10 @@ def _with_algorithm_table(
     if not isinstance(algorithm, dict) or not algorithm.keys() - {"name"}:
         return dict(methods)
     if "name" not in algorithm and len(names) > 1:
+        key = next(iter(algorithm))
         raise UserError(
-            f"{where}: there are several methods here: write methods.NAME.KEY instead of algorithm.KEY"
+            f"{where}: there are several methods here: instead of algorithm.{key} write methods.NAME.{key}, "
+            f"NAME one of {', '.join(map(_called, names))}"
         )
     name = str(algorithm.get("name", names[0]))
     return {**methods, name: {**methods.get(name, {}), **algorithm}}
