@@ -115,6 +115,8 @@ def noted(asked: Experiment, partition: str, federation: Federation) -> list[str
             "features without effect, since they are the same in all training samples as far as float32 "
             f"tells: {some_of([printable(name) for name in constant], NAMED)}"
         )
+    if in_vain := asked.algorithm.in_vain(federation.data.classes):
+        lines.append(in_vain)
     groups, in_both = federation.data.groups
     if in_both:
         lines.append(

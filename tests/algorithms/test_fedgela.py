@@ -95,6 +95,23 @@ def test_fedge_is_the_etf_with_all_lengths_one() -> None:
     assert_is_eq_5(FedGE(E_W=9.0), [1.0, 1.0, 1.0], {})
 
 
+@pytest.mark.parametrize(
+    ("phi", "floor"), [("power:1", 0.0), ("even", 0.0), ("power:0.5", 0.0), ("even", 0.1)]
+)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_of_two_classes_only_the_sum_of_the_lengths_counts(classes: int, phi: str, floor: float) -> None:
+    """It says by itself where it is FedGE on every client."""
+    method = FedGELA(phi=phi, phi_floor=floor)
+    head, same = method.head(8, classes, seed=0), True
+    x, y = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % classes
+    for counts in ([6, 1, 3], [4, 0, 2]):
+        held = torch.tensor(counts[:classes])
+        losses = [m.loss(head, x, y, m.client_vectors(held, {})) for m in (method, FedGE())]
+        same &= torch.allclose(*losses, rtol=1e-5)
+    assert (method.in_vain(classes) is not None) == same
+    assert FedGE().in_vain(classes) is None
+
+
 def test_fedla_is_phi_on_a_learnable_head() -> None:
     # the third row of the ablation
     method = FedLA()

@@ -539,6 +539,7 @@ def test_a_constant_feature_has_no_effect_also_where_it_changes_later(tmp_path: 
             "features without effect, since they are the same in all training samples as far as float32 "
             "tells: scanner, visit" in told
         )
+        assert asked.algorithm.in_vain(2) in told
 
 
 def test_clients_of_a_file_that_is_split_have_two_names(tmp_path: Path) -> None:

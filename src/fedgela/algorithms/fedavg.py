@@ -125,6 +125,10 @@ class FedAvg:
         """What else than weights and n_k a client must reveal, in words; None where it is nothing."""
         return None
 
+    def in_vain(self, classes: int) -> str | None:
+        """What of the method has no effect with so many classes, in words."""
+        return None
+
     def statistics(self, counts: Tensor) -> State:
         """What a client sends once, before training: tensors [1, ...] made from its class counts [1, C]. The
         server takes their mean, weighted by p_k. A method that sends any says so in `shares`."""

@@ -137,6 +137,17 @@ class FedGELA(FedAvg):
             return f"phi = {self.phi!r}: each client's Q(n_kc / n_k), which tells its class distribution"
         return None
 
+    def in_vain(self, classes: int) -> str | None:
+        """Of two classes the ETF's vectors are opposite, and logits differ by the sum of their lengths, which
+        is C on every client for these forms."""
+        always_C = PhiForm.parse(self.phi) in (PhiForm("power"), PhiForm("even")) and self.phi_floor == 0
+        if classes == 2 and self.etf and self.adapt and always_C:
+            return (
+                f"with two classes phi = {self.phi!r} has no effect, and this is FedGE: the two vectors are "
+                "opposite, so that only the sum of their lengths counts, which is 2 on every client"
+            )
+        return None
+
     def statistics(self, counts: Tensor) -> State:
         form = PhiForm.parse(self.phi)
         return {"phi_normaliser": form.Q(counts)} if self.adapt and form.shares else {}
