@@ -131,7 +131,11 @@ def test_a_method_has_only_its_own_keys() -> None:
         ("lr", "0.1"), ("lr", True), ("dataset", 3), ("dataset", ""), ("partition", 0.1),
         ("optimizer", "rmsprop"), ("schedule", "linear"), ("partition", "dirichlet"),
         ("model", "resnet19"), ("device", "gpu"), ("algorithm", 3), ("algorithm", ["fedavg"]),
-        ("algorithm", "fedavgg"), ("data_dir", 1), ("seed", 1.5),
+        ("algorithm", "fedavgg"), ("data_dir", 1), ("seed", 1.5), ("aggregation", "krum"),
+        ("aggregation", "krum:0"), ("aggregation", "krum:1.5"), ("aggregation", "median:1"),
+        ("aggregation", "trimmed"), ("aggregation", "trimmed:0"), ("aggregation", "trimmed:0.5"),
+        ("aggregation", "trimmed:nan"), ("aggregation", "trimmed:snan"), ("aggregation", "trimmed:x"),
+        ("aggregation", ""), ("aggregation", "mean:1"), ("aggregation", 0.2),
     ],
 )  # fmt: skip
 def test_wrong_types_and_names_are_errors_that_name_the_key(key: str, value: object) -> None:

@@ -167,11 +167,11 @@ def test_an_interruption_before_any_round_or_at_the_end_changes_nothing(
         assert outcome_of(folder) == outcome_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("changes", [{}, {"server_average": 0.9}])
+@pytest.mark.parametrize("changes", [{}, {"server_average": 0.9}, {"aggregation": "median", "sample": 3}])
 def test_a_run_interrupted_in_every_round_still_ends_the_same(
     npz: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    experiment = tiny(npz, sample=2, rounds=4, **changes)
+    experiment = tiny(npz, **{"sample": 2, "rounds": 4} | changes)
     runs.run(experiment, tmp_path / "whole")
     run_killed(experiment, tmp_path / "cut", 0)
     for round in range(1, 5):

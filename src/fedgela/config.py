@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedgela.aggregation import parse_aggregation
 from fedgela.algorithms import ALGORITHMS, FedAvg, find_algorithm, name_of
 from fedgela.data.partition import Scheme
 from fedgela.errors import UserError, did_you_mean, first_line
@@ -177,6 +178,9 @@ class Experiment(BaseModel):
     clip_norm: Annotated[float, Field(ge=0)] = 0.0  # gradients are clipped to this norm; 0 is off
     schedule: Annotated[str, _checked_by(parse_schedule)] = (
         "constant"  # of lr over rounds: cosine, exponential:GAMMA, step:EVERY:GAMMA
+    )
+    aggregation: Annotated[str, _checked_by(parse_aggregation)] = (
+        "mean"  # of a round's updates; against broken clients: median, trimmed:F, krum:M, clipped
     )
     server_lr: Annotated[float, Field(gt=0)] = 1.0  # factor of the averaged change
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # momentum of the averaged change (FedAvgM)

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from fedgela.aggregation import Rule, check_rule, parse_aggregation
 from fedgela.algorithms import (
     FedAvg,
     Moment,
@@ -57,8 +58,9 @@ class Server:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`experiment` comes from `resolve`; in the server's own the engine is chosen, too. `note` is called
-        with what a user should know of the engine, such as that memory ran out."""
+        with what a user should know of a round, or of the engine, such as that memory ran out."""
         self.experiment = experiment
+        self.note = note
         self.algorithm: FedAvg = experiment.algorithm
         self.store: ClientStore = InMemoryStore() if store is None else store
         self.device = device = torch.device(experiment.device)
@@ -70,6 +72,8 @@ class Server:
         check_method(self.algorithm, self.net, data.spec, data.classes, experiment.epochs)
         check_single_samples(experiment, self.net, self.trainees)
         self.own_norm = self._own_norm()
+        self.rule = self._rule()
+        self.buffers = {name for name, _ in self.net.named_buffers(remove_duplicate=False)}
         self.keeps_models = self.algorithm.keeps_model or bool(self.own_norm)
         self.needed_of_last = self._needed_of_last()
         self.experiment = choose(experiment, self.net, self.trainees)
@@ -94,6 +98,18 @@ class Server:
             for name, value in self.net.state_dict().items()
             if name in entries and self.algorithm.travels(name)
         }
+
+    def _rule(self) -> Rule | None:
+        """The robust rule by which updates become one; None for the method's own mean."""
+        e = self.experiment
+        rule = parse_aggregation(e.aggregation)
+        if rule is None:
+            return None
+        check_rule(rule, self.algorithm, _set(e.sample))
+        if self.algorithm.pooled or not self.travelling(self.net.state_dict()):
+            self.note(f"aggregation does nothing: {self.algorithm.title} aggregates no updates of clients")
+            return None
+        return rule
 
     def _needed_of_last(self) -> set[str] | None:
         """Which entries of a client's last local model its next visit needs, so that only these are read from
@@ -142,10 +158,10 @@ class Server:
         if visits:
             self._aggregate(progress, [visit.update for visit in visits])
         norms = [replace(visit.update, model=visit.own_norm, extra={}) for visit in visits]
-        if self.own_norm and norms:
+        if self.own_norm and (together := self._together(progress.server.model, norms)):
             # FedBN has no global BatchNorm: the mean of this round's is only for evaluating the global model
             server = progress.server
-            progress.server = replace(server, model={**server.model, **average(norms)})
+            progress.server = replace(server, model={**server.model, **average(together)})
         if self.experiment.server_average > 0 and self.algorithm.GA_of == "global":
             progress.average(self.experiment.server_average)
 
@@ -296,8 +312,23 @@ class Server:
             for visit, (right, right_on_union), (job, outcome) in zip(visits, scores, outcomes, strict=True)
         ]
 
+    def _together(self, before: State, updates: Sequence[Update]) -> Sequence[Update]:
+        """The updates as they are averaged: all as one where a robust rule has them so, none where they are
+        too few for it."""
+        if self.rule is None:
+            return updates
+        together = self.rule.together(before, updates, self.buffers)
+        return [] if together is None else [together]
+
     def _aggregate(self, progress: Progress, updates: Sequence[Update]) -> None:
         e, before = self.experiment, progress.server
+        updates = self._together(before.model, updates)
+        if not updates:
+            self.note(
+                f"round {progress.round}: too few updates of finite numbers for aggregation = "
+                f"{e.aggregation!r}; the global model stays as it is"
+            )
+            return
         after = aggregated(self.algorithm, before, updates, Moment(e.seed, progress.round))
         if e.server_lr != 1.0 or e.server_momentum > 0:
             after = replace(after, private=dict(after.private))

@@ -50,6 +50,11 @@ class CentralPrivacy:
             )
         if not (self.noise > 0 and self.clip > 0 and 0 < self.delta < 1):
             raise UserError("differential privacy: noise and clip are above 0, delta between 0 and 1")
+        if server.rule is not None:
+            raise UserError(
+                "differential privacy: its noise is for a plain mean of clipped changes; leave aggregation "
+                'at "mean"'
+            )
         algorithm = server.algorithm
         if algorithm.shares() is not None:
             raise UserError(f"{algorithm.title} shares more than weights, which the noise does not protect")

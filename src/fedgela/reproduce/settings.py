@@ -15,6 +15,9 @@ from fedgela.runs import HARDWARE
 # where and how a run is computed, what is measured beside it, and the seed, which is told apart from the rest
 LEFT_OUT = {*HARDWARE, "precision", "track", "seed"}
 
+# the value by which a later version's key is off, where that is a word
+OFF = {"aggregation": "mean"}
+
 # what FedGELA is called where `etf` and `adapt` make it an ablation
 ABLATIONS = {(True, False): "fedge", (False, True): "fedla"}
 
@@ -74,7 +77,7 @@ def _without_off(table: Mapping[str, Any]) -> dict[str, Any]:
     shorter = {
         key: _without_off(value) if isinstance(value, Mapping) else value for key, value in table.items()
     }
-    return {key: value for key, value in shorter.items() if value}
+    return {key: value for key, value in shorter.items() if value and value != OFF.get(key)}
 
 
 def differences(wanted: Settings, found: Settings) -> list[Difference]:
