@@ -507,6 +507,16 @@ def test_an_averaged_global_model_is_said_to_be_one(tmp_path: Path) -> None:
     assert f"{told}0.0 or 0.5 for" in html or f"{told}0.5 or 0.0 for" in html
 
 
+def test_what_aggregates_updates_is_told_where_it_is_not_the_mean(tmp_path: Path) -> None:
+    npz = tiny_npz(tmp_path)
+    run(tiny(npz), tmp_path / "runs" / "mean")
+    assert "updates aggregated by" not in make_report([tmp_path / "runs"]).html
+    run(tiny(npz, aggregation="clipped"), tmp_path / "runs" / "clipped")
+    html = make_report([tmp_path / "runs"]).html
+    told = "<dt>updates aggregated by</dt><dd>"
+    assert f"{told}mean or clipped<" in html or f"{told}clipped or mean<" in html
+
+
 def test_an_unfinished_run_knows_its_data_by_its_checkpoint(tmp_path: Path) -> None:
     npz = tiny_npz(tmp_path)
     run_cut(tiny(npz), tmp_path / "runs" / "old", at=2)

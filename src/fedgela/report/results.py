@@ -37,6 +37,8 @@ def what_was_run(c: Context) -> Section:
         ("seeds", ", ".join(map(str, seeds))),
         ("measured on", measured),
     ]
+    if any(entry.experiment.aggregation != "mean" for entry in entries):
+        pairs.append(("updates aggregated by", _each(c, "aggregation")))
     if any(entry.experiment.server_average for entry in entries):
         told = f"the average over rounds, with weight {_each(c, 'server_average')} for the earlier ones"
         pairs.append(("the global model", told))
