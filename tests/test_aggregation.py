@@ -111,9 +111,9 @@ BY_HAND: dict[str, Callable[[Array, Array], Array]] = {
 
 @pytest.mark.parametrize(("name", "number"), list(itertools.product(BY_HAND, [7, 8, 10])))
 def test_a_rule_is_what_plain_numpy_makes_of_it(name: str, number: int) -> None:
-    for seed in range(3):
-        models = honest(number, seed)
-        models[1] = random_state(np.random.default_rng(seed + 50), 5.0)  # one that is unlike the others
+    for seed in range(10):
+        draws = np.random.default_rng(seed)  # lengths of many sizes: who is near to whom is close
+        models = [random_state(draws, draws.exponential()) for _ in range(number)]
         found = together(name, models)
         expected = BY_HAND[name](np.stack([flat(model) for model in models]), flat(BEFORE))
         np.testing.assert_allclose(flat(found), expected, rtol=1e-6, atol=1e-6)
