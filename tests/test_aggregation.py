@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from algorithms.by_hand import Array
 from fedgela.aggregation import Rule, parse_aggregation
 from fedgela.algorithms import FedAvg, Update
 from fedgela.errors import UserError
@@ -19,7 +20,7 @@ from fedgela.models import State
 from fedgela.rounds import Progress, Visit
 from fedgela.runs import run
 from fedgela.server import Server
-from helpers import Array, Notes, assert_same_run, play, same, serve, tiny, tiny_npz, watch_updates
+from helpers import Notes, assert_same_run, play, same, serve, tiny, tiny_npz, watch_updates
 
 RULES = ["median", "trimmed:0.2", "krum:2", "clipped"]
 K = 8

@@ -251,6 +251,8 @@ def test_a_lost_round_has_noise_too(whole: Path) -> None:
 def test_what_it_does_not_hide_or_cannot_add_up_is_refused(whole: Path) -> None:
     with pytest.raises(UserError, match="FedProto shares more than weights"):
         secure(whole, algorithm="fedproto").server()
+    with pytest.raises(UserError, match='aggregation = "median" looks at single updates'):
+        secure(whole, aggregation="median").server()
     with pytest.raises(UserError, match="sample = 1"):
         secure(whole, sample=1).server()
     with pytest.raises(UserError, match="this is --min-sites 1"):

@@ -36,6 +36,8 @@ class SecureAggregation:
             why = f"{algorithm.title} shares more than weights, which no mask hides"
         elif type(algorithm).aggregate is not FedAvg.aggregate:
             why = f"{algorithm.title} aggregates by itself, for which it needs single updates"
+        elif server.rule is not None:
+            why = f'aggregation = "{server.rule.name}" looks at single updates; leave it at "mean"'
         elif sample is not None and sample < FEWEST:
             why = f"a sum needs {FEWEST} sites or more, but this is sample = {sample}"
         if why:
