@@ -20,7 +20,6 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -219,12 +218,8 @@ class _Packer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return _tensor, (value.detach().contiguous().numpy(),)
+            return torch.from_numpy, (value.detach().contiguous().numpy(),)
         return NotImplemented
-
-
-def _tensor(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(values)
 
 
 def _packed(message: tuple[Any, ...]) -> bytes:
