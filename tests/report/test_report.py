@@ -293,8 +293,8 @@ def test_other_federations_are_sections_of_their_own(made_run: Callable[..., Pat
     page = read(make_report([one.parent]).html)
     assert len(page.find("section")) == 2
     assert {h.text() for h in page.find("h2")} == {
-        "cifar10, dirichlet:0.1, 10 clients, resnet18, a round",
-        "cifar10, iid, 10 clients, resnet18, a round",
+        "cifar10, dirichlet:0.1, 10 clients, resnet18, 1 round",
+        "cifar10, iid, 10 clients, resnet18, 1 round",
     }
 
 
@@ -302,7 +302,7 @@ def test_runs_of_other_lengths_are_not_ranked_together(made_run: Callable[..., P
     one = made_run("one", [50.0])
     made_run("two", [50.0, 60.0, 70.0], algorithm={"name": "fedavg"})
     page = read(make_report([one.parent]).html)
-    assert {h.text().rpartition(", ")[2] for h in page.find("h2")} == {"a round", "3 rounds"}
+    assert {h.text().rpartition(", ")[2] for h in page.find("h2")} == {"1 round", "3 rounds"}
     assert "(best)" not in page.text()
 
 

@@ -10,7 +10,7 @@ from fedgela.grids import Grid
 from fedgela.heat_maps import Floats
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import Style
-from fedgela.report.drawing import PAGE, SOFT, Picture, belongs, line_style, plain_axes
+from fedgela.report.drawing import SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def curves(
             )
             belongs(dots, label)
         if target is not None:
-            _draw_target(axes, *target)
+            _draw_target(axes, *target, above=min(values) < target[0])
         bottom, top = axes.get_ylim()
         if top > most:  # nothing lies there
             axes.set_ylim(top=most + 0.02 * (most - bottom))
@@ -97,20 +97,19 @@ def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]
     return low, np.minimum(mean + std, most)
 
 
-def _draw_target(axes: "Axes", level: float, words: str) -> None:
-    """A dotted level, and around it an axis so long that no rounding is seen."""
+def _draw_target(axes: "Axes", level: float, words: str, above: bool) -> None:
+    """A dotted level with its name above or below it, and an axis so long that no rounding is seen."""
     axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
     axes.annotate(
         words,
         (1, level),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
+        xytext=(0, 2 if above else -2),
         textcoords="offset points",
         ha="right",
-        va="bottom",
+        va="bottom" if above else "top",
         fontsize=7,
         color=SOFT,
-        bbox={"facecolor": PAGE, "alpha": 0.75, "linewidth": 0, "pad": 0.5},  # legible upon lines
     )
     axes.margins(y=0.1)
     low, high = axes.get_ylim()

@@ -118,7 +118,7 @@ class Setting:
             return f"a federation of {e.clients} sites{part}, {e.model}"
         dataset = re.split(r"[\\/]", e.dataset)[-1]
         held = f", validated on {e.validation:.0%} of the training data" if e.validation else ""
-        rounds = f", {e.rounds} rounds" if e.rounds > 1 else ", a round"
+        rounds = f", {e.rounds} round{'s' if e.rounds > 1 else ''}"
         rounds += f" (every {e.eval_every} measured)" if e.eval_every > 1 else ""
         split = "" if self.split == FOLLOWS else f" (partition_seed {self.split})"
         return f"{dataset}, {e.partition}{split}, {e.clients} clients{part}, {e.model}{rounds}{held}"
