@@ -153,12 +153,11 @@ def spread(found: AdaptedStructure) -> "Figure":
     figure = _figure(6.4, 3.8)
     axes = figure.add_subplot()
     m = [x.classes for x in found.spreads]
-    axes.plot(m, [x.predicted_eq5 for x in found.spreads], color=BLUE, label="classes present (Eq. 5)")
+    axes.plot(m, [x.predicted_eq5 for x in found.spreads], color=BLUE, label="FedGELA, Eq. 5")
     axes.plot(m, [x.measured_eq5 for x in found.spreads], "o", color=BLUE, markersize=5)
-    curves = ((1.0, ":", ORANGE), (s.E_W, "-", ORANGE), (100.0, "--", ORANGE))
-    for E_W, line, colour in curves:
+    for E_W, line in ((1.0, ":"), (s.E_W, "-"), (100.0, "--")):
         angles = [math.degrees(math.acos(predicted_cosine(s.C, k, E_W, s.E_H, False))) for k in m]
-        axes.plot(m, angles, line, color=colour, label=f"all classes, $E_W$ = {E_W:g}")
+        axes.plot(m, angles, line, color=ORANGE, label=f"FedGELA, all classes, $E_W$ = {E_W:g}")
     axes.plot(m, [x.measured_all for x in found.spreads], "s", color=ORANGE, markersize=5)
     axes.plot(m, [x.measured_ge for x in found.spreads], "D-", color=GREY, markersize=4, label="FedGE")
     axes.set_xticks(m)
@@ -168,7 +167,7 @@ def spread(found: AdaptedStructure) -> "Figure":
         "angle between features, degrees",
         "How far existing classes spread: lines predicted, marks measured",
     )
-    axes.legend(fontsize=8, frameon=False, title="FedGELA's loss sums over", title_fontsize=8)
+    axes.legend(fontsize=8, frameon=False)
     return figure
 
 
