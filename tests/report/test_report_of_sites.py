@@ -129,6 +129,7 @@ def test_bytes_are_those_that_were_counted(run_on_sites: Make) -> None:
     costs = table_after(page, "Time, communication and memory")["fedgela"]
     assert costs["up in all"] == "18 kB" and costs["down in all"] == "36 kB"
     assert costs["up, client and round"] == "2 kB" and costs["client keeps"] == "-"
+    assert "to FedAvg's" not in costs  # there is none
     rounds = next(t for t in page.find("table") if "slowest site" in t.text())
     shown = rows_of(rounds)
     assert shown[1][:3] == ["2", "6 kB", "12 kB"] and shown[1][5] == "south, 6.0 s"

@@ -32,22 +32,23 @@ def cost_table(setting: Setting, federation: Federation | None) -> Grid:
     clock = "training_seconds" if apart else "seconds"  # the same for all that are held against each other
     fedavg = _seconds(setting.fedavg, clock) if setting.fedavg else None
     memory = any(_memory(entry) for entry in setting.entries)
-    head = ["method", "time in all", "a round", "to FedAvg's", "up, client and round", "down", "up in all"]
-    head += ["down in all", "parameters", "client keeps"] + (["peak memory"] if memory else [])
     rows = []
     for entry in setting.entries:
         seconds = _seconds(entry, clock)
         wall = [held for run in entry.runs.values() if (held := (run.result or {}).get("wall_seconds"))]
-        cells = [
-            entry.label,
-            duration(statistics.fmean(wall)) if wall else "-",
-            duration(seconds) if seconds is not None else "-",
-            f"{seconds / fedavg:.2f}x" if seconds and fedavg else "-",
-            *_message_cells(entry, federation),
-            _kept(entry),
-        ]
-        rows.append(cells + ([size(held) if (held := _memory(entry)) else "-"] if memory else []))
-    return Grid(head, rows, _cost_note(setting, apart))
+        cells = {
+            "method": entry.label,
+            "time in all": duration(statistics.fmean(wall)) if wall else "-",
+            "a round": duration(seconds) if seconds is not None else "-",
+        }
+        if setting.fedavg:
+            cells["to FedAvg's"] = f"{seconds / fedavg:.2f}x" if seconds and fedavg else "-"
+        cells |= zip(_MESSAGES, _message_cells(entry, federation), strict=True)
+        cells["client keeps"] = _kept(entry)
+        if memory:
+            cells["peak memory"] = size(held) if (held := _memory(entry)) else "-"
+        rows.append(cells)
+    return Grid(list(rows[0]), [list(cells.values()) for cells in rows], _cost_note(setting, apart))
 
 
 def _cost_note(setting: Setting, apart: bool) -> str:
@@ -57,7 +58,7 @@ def _cost_note(setting: Setting, apart: bool) -> str:
         parts.append("a round: the median, local training and aggregation without evaluation")
     else:
         parts.append("a round: the median, evaluation included, which not all of these runs tell apart")
-    if setting.fedavg is not None:
+    if setting.fedavg:
         parts.append("to FedAvg's: its multiple of FedAvg's")
     if setting.sites is not None:
         parts.append(
@@ -114,6 +115,9 @@ def _records(entry: Entry) -> dict[int, list[Record]]:
 def _seconds(entry: Entry, clock: str) -> float | None:
     held = [r[clock] for run in entry.runs.values() for r in run.records if clock in r]
     return statistics.median(held) if held else None
+
+
+_MESSAGES = ("up, client and round", "down", "up in all", "down in all", "parameters")
 
 
 def _message_cells(entry: Entry, federation: Federation | None) -> list[str]:
