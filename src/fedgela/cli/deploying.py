@@ -1,15 +1,16 @@
 """Commands that use trained models: export, predict."""
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgela.errors import UserError
+from fedgela.cli.options import one_of
 
 SHOWN = 20  # predictions in the terminal
+ROUNDS = ("last", "best")
 
 Client = Annotated[
     str | None,
@@ -27,7 +28,7 @@ def export(
     """Write a model as one file that needs nothing of this package: raw samples in, probabilities out."""
     from fedgela.deploy.export import export
 
-    card, apart = export(run, out, client, _which(round))
+    card, apart = export(run, out, client, one_of("--round", round, *ROUNDS))
     print(f"{card}\nwritten to {out}, read again and asked: no probability differs by more than {apart:.1g}")
 
 
@@ -58,7 +59,7 @@ def predict(
 
     if out is not None:
         check_file(out, "a CSV", samples, *files_of(model))
-    loaded = load_model(model, client, _which(round))
+    loaded = load_model(model, client, one_of("--round", round, *ROUNDS))
     card = loaded.card
     read = read_samples(samples, card.input, card.classes, card.features, "skip" if skip else "error")
     found = predict(loaded, read)
@@ -82,9 +83,3 @@ def predict(
             if len(new := found.right[~seen]):
                 told += f"; of the other {len(new)}, {new.sum()} are right: {100 * new.mean():.2f} %"
             print(told)
-
-
-def _which(round: str) -> Literal["last", "best"]:
-    if round not in ("last", "best"):
-        raise UserError(f"--round: last or best, not {round!r}")
-    return cast(Literal["last", "best"], round)

@@ -1,13 +1,13 @@
 """Commands that look: inspect, theory, report, watch."""
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from fedgela.cli.complaints import complain
-from fedgela.cli.options import data_of, describes_an_experiment, table_of
+from fedgela.cli.options import data_of, describes_an_experiment, one_of, table_of
 from fedgela.errors import UserError
 
 
@@ -62,12 +62,11 @@ def theory(
     from fedgela.imports import require_matplotlib
     from fedgela.theory import report
 
-    if only is not None and only not in theory.PARTS:
-        raise UserError(f"--only: lemmas, structure or convergence, not {only!r}")
+    parts = theory.PARTS if only is None else (one_of("--only", only, *theory.PARTS),)
     if out is not None:
         check_folder(out)
         require_matplotlib("--out draws figures (tables are printed without it)")
-    found = theory.run((only,) if only else theory.PARTS, seed)
+    found = theory.run(parts, seed)
     print(report.to_text(found), end="")
     if out is not None:
         print(f"written to {out}: {', '.join(report.save(found, out))}")
@@ -91,12 +90,11 @@ def report(
     from fedgela import report as reporting
     from fedgela.files import check_apart, check_file, check_folder
 
-    if features not in ("pca", "tsne"):
-        raise UserError(f"--features: pca or tsne, not {features!r}")
+    kind = one_of("--features", features, "pca", "tsne")
     check_file(out, "an HTML")
     if figures is not None:
         check_folder(figures, "--figures")
-    made = reporting.make_report(folders, cast(Literal["pca", "tsne"], features))
+    made = reporting.make_report(folders, kind)
     read = [file for run in made.runs for file in run.files]
     check_apart(out, *read)
     if figures is not None:

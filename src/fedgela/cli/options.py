@@ -162,5 +162,12 @@ def seeds_of(text: str | None) -> list[int] | None:
     return seeds
 
 
+def one_of(option: str, given: str, *known: str) -> Any:
+    """What is given to an option that takes one of these words."""
+    if given not in known:
+        raise UserError(f"{option}: {', '.join(known[:-1])} or {known[-1]}, not {given!r}")
+    return given
+
+
 def names_of(listed: str | None) -> list[str]:
     return [name.strip() for name in listed.split(",")] if listed else []

@@ -1,7 +1,7 @@
 """Commands that train: run, resume, compare, tune, burden."""
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ from fedgela.cli.options import (
     data_of,
     describes_an_experiment,
     methods_of,
+    one_of,
     seeds_of,
     table_of,
 )
@@ -39,17 +40,11 @@ def run(
     wanted = seeds_of(seeds)
     experiment = parse_experiment(table_of(context), str(config or "config"))
     check_apart(out, *data_of(experiment))
-    console = Console()
-    if wanted is None or len(wanted) == 1:
-        if wanted:
-            experiment = experiment.with_(seed=wanted[0])
-        with training_view(console) as view:
-            view.folder = out
-            result = runs.run(experiment, out, view)
-    else:
-        with training_view(console, len(wanted)) as view:
-            view.folder = out
-            result = run_seeds(experiment, wanted, out, view)
+    if wanted is not None and len(wanted) == 1:
+        experiment, wanted = experiment.with_(seed=wanted[0]), None
+    with training_view(Console(), len(wanted or [0])) as view:
+        view.folder = out
+        result = run_seeds(experiment, wanted, out, view) if wanted else runs.run(experiment, out, view)
     _print_result(result, out)
 
 
@@ -62,11 +57,9 @@ def resume(
     from fedgela.runs import resume as resume_run
     from fedgela.seeds import holds_seeds, resume_seeds
 
-    console = Console()
-    with training_view(console) as view:
+    with training_view(Console()) as view:
         view.goes_on = f"'fedgela resume {folder}' goes on"
-        several = holds_seeds(folder)
-        go_on = resume_seeds if several else resume_run
+        go_on = resume_seeds if holds_seeds(folder) else resume_run
         result = go_on(folder, view, tensorboard)
     _print_result(result, folder)
 
@@ -117,8 +110,7 @@ def tune(
     from fedgela.files import check_apart
     from fedgela.progress import SAME_COMMAND, training_view
 
-    if by not in ("GA", "PA", "both"):
-        raise UserError(f"--by: GA, PA or both, not {by!r}")
+    metric = one_of("--by", by, "GA", "PA", "both")
     if not 0 < validation < 1:
         raise UserError(f"--validation: a share above 0 and below 1, not {validation:g}")
     if trials > len(tuning.LR_FACTORS):
@@ -135,7 +127,6 @@ def tune(
     total = len(experiments) * len(wanted) * trials
     with training_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND
-        metric = cast(tuning.Metric, by)
         done = tuning.tune(experiments, wanted, trials, validation, metric, out, view)
     for name, trial in tuning.best_of(done, metric).items():
         settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)

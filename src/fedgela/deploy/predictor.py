@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -89,8 +88,14 @@ def predictor_at_a_site(folder: Path) -> tuple[Predictor, FedAvg, Personal]:
     held = Personal.read(folder)
     experiment = parse_experiment(tomllib.loads(held.experiment), str(folder))
     data = server_data(held.sample, held.classes, held.normalisation, None, experiment.image_size)
-    predict = partial(_with_vectors, experiment.algorithm.predict_personal, held.vectors)
-    return _predictor(experiment, data, held.model(folder), predict), experiment.algorithm, held
+    algorithm = experiment.algorithm
+    predictor = _predictor(
+        experiment,
+        data,
+        held.model(folder),
+        lambda net, x: algorithm.predict_personal(net, x, held.vectors),
+    )
+    return predictor, algorithm, held
 
 
 def _predictor(experiment: Experiment, data: Dataset, model: State, predict: Predict) -> Predictor:
@@ -142,7 +147,7 @@ def _personal(
     extra = progress.server.extra
     vectors = algorithm.client_vectors(federation.train_counts[client], extra) | extra
     round = int(progress.visited[client]) or progress.round
-    return own, partial(_with_vectors, algorithm.predict_personal, vectors), round
+    return own, lambda net, x: algorithm.predict_personal(net, x, vectors), round
 
 
 def _finetuned(
@@ -158,10 +163,3 @@ def _finetuned(
     norms = checkpoint.progress.best_norms if which == "best" else {}
     (outcome,) = server.finetune(model, round, [client], norms)
     return outcome.model, PLAIN.predict_global, round
-
-
-def _with_vectors(
-    predict: Callable[[Net, Tensor, State], Tensor], vectors: State, net: Net, x: Tensor
-) -> Tensor:
-    """A personal prediction with a client's vectors, as a Predict where they are given first."""
-    return predict(net, x, vectors)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fedgela.html_page import advice, attribute, described, escape, html_page, paragraph
 from fedgela.inspection import Inspection
 from fedgela.inspection_report.tables import clients_grid, counts_grid
-from fedgela.inspection_report.text import findings, heading, verdict
+from fedgela.inspection_report.text import findings, in_short, verdict
 
 LISTED_IN_HTML = 100
 _STYLE = """
@@ -32,7 +32,7 @@ def to_html(found: Inspection, picture: bytes) -> str:
     tables = (clients_grid(found, LISTED_IN_HTML), counts_grid(found))
     body = [
         f"<h1>{escape(title)}</h1>\n",
-        paragraph(heading(found).partition(": ")[2], "lead"),
+        paragraph(in_short(found), "lead"),
         advice(verdict(found), found.advice.warnings),
         "<h2>Classes by client</h2>\n",
         f'<figure{wide} tabindex="0"><img alt={attribute(alt)} src={attribute(source)}></figure>\n',

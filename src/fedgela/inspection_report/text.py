@@ -10,11 +10,11 @@ from fedgela.inspection_report.tables import clients_grid, counts_grid
 SOURCE = "a rule of thumb from the figures of docs/findings.md"
 
 
-def heading(found: Inspection) -> str:
+def in_short(found: Inspection) -> str:
     e = found.experiment
     clients = "1 client" if found.clients == 1 else f"{found.clients:,} clients"
     return (
-        f"{found.name}: {found.classes} classes, {clients} by {e.partition} (seed {e.partition_seed}), "
+        f"{found.classes} classes, {clients} by {e.partition} (seed {e.partition_seed}), "
         f"{found.samples.sum():,} training and {found.test_samples.sum():,} test samples"
         + (f" ({e.validation:g} held out to stand in for the test sets)" if e.validation else "")
     )
@@ -93,7 +93,7 @@ def blocks(found: Inspection) -> list[str | Grid]:
     lines = "\n".join(f"{name.ljust(width)}  {value}" for name, value in pairs)
     notes = "\n".join(f"note: {line}" for line in found.advice.warnings)
     parts: list[str | Grid | None] = [
-        heading(found),
+        f"{found.name}: {in_short(found)}",
         clients_grid(found),
         counts_grid(found),
         lines,
