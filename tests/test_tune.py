@@ -21,7 +21,7 @@ from fedgela.evaluation import Record
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run_or_resume
-from fedgela.tune import LR_FACTORS, Trial, best_of, candidates, left_out, tune
+from fedgela.tune import LR_FACTORS, Trial, at_an_end, best_of, candidates, left_out, tune
 from helpers import Cli, serve, tiny, tiny_table
 
 
@@ -171,7 +171,8 @@ def test_what_is_left_out_is_told(npz: Path, tmp_path: Path, command: Cli) -> No
     names = ["--algorithms", "fedavg,moon,fedproto", "--trials", "4"]
     code, _, told = command("tune", config, *names, "--out", tmp_path / "out")
     assert code == 0
-    assert "of which fedavg tries 4: moon 4 and 1, fedproto 0 and 1\n" in told
+    moon, fedproto = "4 points of its own grid and 1 of fedavg's 4 learning rates", "1 of fedavg's 4 learning"
+    assert f"note: 4 trials leave out: moon {moon}; fedproto {fedproto} rates\n" in told
 
 
 def test_trials_of_another_order_are_not_taken_for_these(npz: Path, tmp_path: Path) -> None:
@@ -201,6 +202,17 @@ def test_the_best_trial_wins_and_the_earlier_of_equals() -> None:
     assert best_of(trials, "both")["m"].settings == {"lr": 0}
     assert best_of(trials, "GA")["m"].settings == {"lr": 1}
     assert best_of(trials, "PA")["m"].settings == {"lr": 2}
+
+
+def test_a_learning_rate_at_an_end_of_those_tried_is_told() -> None:
+    scores = {"a": (50, 60, 70), "b": (60, 90, 70), "c": (90, 60, 70), "d": (50,)}
+    trials = [
+        Trial(name, {"lr": lr}, GA, GA)
+        for name, those in scores.items()
+        for lr, GA in zip((0.01, 0.03, 0.1), those, strict=False)
+    ]
+    told = ["a lr = 0.1, the largest", "c lr = 0.01, the least"]
+    assert at_an_end(trials, best_of(trials, "both")) == told
 
 
 def test_what_a_method_has_for_itself_it_keeps(npz: Path, tmp_path: Path) -> None:

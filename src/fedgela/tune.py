@@ -171,6 +171,18 @@ def best_of(trials: Sequence[Trial], by: Metric) -> dict[str, Trial]:
     return best
 
 
+def at_an_end(trials: Sequence[Trial], best: Mapping[str, Trial]) -> list[str]:
+    """Of the best trials those whose learning rate is the least or the largest that their method has tried:
+    beyond it there may be a better one."""
+    lines = []
+    for name, chosen in best.items():
+        rates = {t.settings["lr"] for t in trials if t.method == name and t.error is None}
+        lr = chosen.settings["lr"]
+        if len(rates) > 1 and lr in (min(rates), max(rates)):
+            lines.append(f"{name} lr = {lr:g}, the {'least' if lr == min(rates) else 'largest'}")
+    return lines
+
+
 def _config(best: Mapping[str, Trial], experiments: Mapping[str, Experiment]) -> dict[str, Any]:
     """A config for `fedgela compare`: what all methods have in common, and in tables what each has for itself
     with the settings of its best trial."""

@@ -633,7 +633,10 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),
         ({"label": [0, 1], "a": [1, 2], "split": ["train", "val"]}, "must say 'train' or 'test', not 'val'"),
         ({"label": [0, 1], "a": [1, 2], "split": ["test", "test"]}, "says 'test' of every row"),
-        ({"label": [0, 1], "image": ["a.jpg", "b.jpg"]}, "column image must be encoded images"),
+        (
+            {"label": [0, 1], "image": ["a.jpg", "b.jpg"]},
+            "not string; image files are read from folders SITE/",
+        ),
         ({"label": np.zeros(0, int), "a": np.zeros(0)}, "holds no rows"),
         ({"label": [0, 0, 0, 0], "a": [1, 2, 3, 4]}, "at least 2 classes"),
         ({"label": [0, 1], "a": [1, 2]}, "no class has two samples, of which one is for testing"),

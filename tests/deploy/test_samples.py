@@ -288,7 +288,7 @@ def test_a_damaged_image_is_named_by_its_row_in_the_file(tmp_path: Path) -> None
 def test_what_the_model_takes_comes_before_labels(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "t.csv").write_text("a,label\n1,cow\n")
-    with pytest.raises(UserError, match="x must be uint8 images"):
+    with pytest.raises(UserError, match="has no column image, and the model takes image of shape 1x8x8"):
         read_samples(tmp_path / "t.csv", GREY, CLASSES)
 
 

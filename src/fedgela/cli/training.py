@@ -118,21 +118,25 @@ def tune(
     experiments, wanted = methods_of(context)
     check_apart(out, *data_of(*experiments.values()))
     short = {name: tuning.left_out(experiment, trials) for name, experiment in experiments.items()}
-    told = [f"{name} {points} and {rates}" for name, (points, rates) in short.items() if points or rates]
+    told = []
+    for name, (points, rates) in short.items():
+        parts = [f"{points} points of its own grid"] * bool(points)
+        parts += [f"{rates} of fedavg's {trials} learning rates"] * bool(rates)
+        told += [f"{name} {' and '.join(parts)}"] * bool(parts)
     if told:
-        complain(
-            f"note: what {trials} trials leave out, in points of a method's own grid and in learning rates, "
-            f"of which fedavg tries {trials}: {', '.join(told)}"
-        )
+        complain(f"note: {trials} trials leave out: {'; '.join(told)}")
     total = len(experiments) * len(wanted) * trials
     with training_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND
         done = tuning.tune(experiments, wanted, trials, validation, metric, out, view)
-    for name, trial in tuning.best_of(done, metric).items():
+    best = tuning.best_of(done, metric)
+    for name, trial in best.items():
         settings = "  ".join(f"{k}={v}" for k, v in trial.settings.items() if v is not None)
         score = trial.error or f"GA {trial.GA:.2f}  PA {trial.PA:.2f}"
         print(f"{name:12s} {score}  {settings}")
     print(f"written to {out / 'tuned.toml'}: run it with 'fedgela compare {out / 'tuned.toml'} --out DIR'")
+    if ends := tuning.at_an_end(done, best):
+        complain(f"note: of the learning rates tried, there may be better ones beyond: {'; '.join(ends)}")
     failed = sum(trial.error is not None for trial in done)
     if failed:
         complain(f"{failed} of {len(done)} trials failed, and were not chosen from")

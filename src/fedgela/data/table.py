@@ -188,7 +188,10 @@ def encoded_images(column: Any) -> list[bytes]:
     encoded = [value for value in values if isinstance(value, bytes)]
     if len(encoded) < len(values):
         kind = column.type
-        raise UserError(f"column image must be encoded images (bytes, or a struct with bytes), not {kind}")
+        files = "; image files are read from folders SITE/CLASS/*.jpg" if "string" in str(kind) else ""
+        raise UserError(
+            f"column image must be encoded images (bytes, or a struct with bytes), not {kind}{files}"
+        )
     return encoded
 
 

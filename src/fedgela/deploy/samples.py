@@ -163,6 +163,8 @@ def _of_table(
                 "its columns are not those that the sites trained on, in their order; the sites know them by "
                 "name: there 'fedgela predict SITE_FOLDER' finds them"
             )
+    if spec.kind == "image" and "image" not in table.column_names:
+        raise UserError(f"has no column image, and the model takes {spec}")
     has_ids, has_images = ID in table.column_names, "image" in table.column_names
     numbers = [] if has_images else [column for column in columns if column in table.column_names]
     used = dict.fromkeys([*numbers, *(["image"] if has_images else []), *([ID] if has_ids else [])])
