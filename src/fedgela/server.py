@@ -25,6 +25,7 @@ from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
 from fedgela.models import State, batchnorm_entries, plain_copy
+from fedgela.models.own import OwnBackbone
 from fedgela.nets import initial_net
 from fedgela.randomness import generator
 from fedgela.rounds import ClientStore, InMemoryStore, Progress, Visit
@@ -58,7 +59,7 @@ class Server:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`experiment` comes from `resolve`; in the server's own the engine is chosen, too. `note` is called
-        with what a user should know of a round, or of the engine, such as that memory ran out."""
+        with what a user should know of a round, of the net or of the engine, such as that memory ran out."""
         self.experiment = experiment
         self.note = note
         self.algorithm: FedAvg = experiment.algorithm
@@ -69,6 +70,11 @@ class Server:
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
         self.net = initial_net(experiment, federation.data).to(device)
         data = federation.data
+        if isinstance(self.net.backbone, OwnBackbone) and self.net.backbone.width == data.classes:
+            note(
+                f"{experiment.model} gives as many features as there are classes, {data.classes}: if its "
+                "last layer classifies, leave that out, since a projection and a head come after it"
+            )
         check_method(self.algorithm, self.net, data.spec, data.classes, experiment.epochs)
         check_single_samples(experiment, self.net, self.trainees)
         self.own_norm = self._own_norm()

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec
 from fedgela.models import Net, build_net
 from fedgela.runs import resume, run
-from helpers import outcome_of, run_cut, serve, tiny
+from helpers import Notes, outcome_of, run_cut, serve, tiny
 
 NETS = """
 import random
@@ -239,6 +240,16 @@ def test_its_width_is_given_or_found(name: str, width: int) -> None:
     assert net.projection.in_features == width
     assert net(torch.randn(3, 1, 8, 8)).shape == (3, 3)
     assert all(part.training for part in net.modules())  # trying it has left no trace
+
+
+@pytest.mark.parametrize(("classes", "told"), [(7, True), (6, False)])
+def test_a_net_that_seems_to_classify_is_told(tmp_path: Path, classes: int, told: bool) -> None:
+    x, y = np.zeros((42, 8, 8), np.uint8), np.arange(42) % classes
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    notes = Notes()
+    experiment = tiny(tmp_path / "d.npz", model="own_nets_of_a_test:TakesNothing", partition="iid", rounds=1)
+    run(experiment, tmp_path / "run", notes)
+    assert any(f"gives as many features as there are classes, {classes}: " in n for n in notes.notes) == told
 
 
 def test_draws_without_a_layer_are_the_clients_own_too(npz: Path) -> None:
