@@ -29,7 +29,7 @@ from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds
 from fedgela.watch import Watcher
-from fedgela.watch_view import sparkline, to_rich, to_text
+from fedgela.watch_view import line_of, sparkline, to_rich, to_text
 from helpers import Cli, listing, start_command, tiny, tiny_table
 
 
@@ -83,6 +83,13 @@ def test_a_finished_run_in_full(finished: Path, command: Cli) -> None:
     assert rows["loss"].startswith(f"{loss:.4f}  ")
     assert rows["checkpoints"] == "rounds 4, 5"
     assert "left" not in out and listing(finished) == before
+
+
+def test_a_fine_tuned_PA_at_the_best_GA_is_not_called_the_best(npz: Path, tmp_path: Path) -> None:
+    PA = runs.run(tiny(npz, algorithm="fedavg"), tmp_path / "run")["PA"]
+    look = Watcher(tmp_path / "run").look()
+    assert f"{PA['last']:.2f}  at the best GA {PA['best']:.2f} (round " in to_text(look)
+    assert f"PA {PA['last']:.2f} (at the best GA {PA['best']:.2f})" in line_of(look.runs[0])
 
 
 def test_a_running_one_has_time_left_and_a_stopped_one_says_what_to_do(

@@ -72,13 +72,19 @@ def _trend(run: Seen, name: str) -> str:
     return sparkline([record.get(name) for record in run.records])
 
 
+def _best(run: Seen, name: str) -> str:
+    """What the value beside the last is: a fine-tuned PA is measured twice, and not the better one told."""
+    finetuned = name == "PA" and run.experiment.algorithm.PA_of == "finetuned"
+    return "at the best GA" if finetuned else "best"
+
+
 def rows_of(run: Seen) -> list[tuple[str, str]]:
     """One run in full, as rows of a name and a text."""
     rows = [("state", stage_of(run))]
     rows.append(("rounds", ", ".join([f"{run.done} of {run.experiment.rounds}", *_pace(run)])))
     for name, summary in run.accuracies().items():
         key = "local_accuracy" if name == "local" else name
-        best = f"best {number(summary['best'])} (round {summary['best_round']})"
+        best = f"{_best(run, name)} {number(summary['best'])} (round {summary['best_round']})"
         rows.append((name, f"{number(summary['last'])}  {best}  {_trend(run, key)}".rstrip()))
     if run.loss is not None:
         rows.append(("loss", f"{number(run.loss, 4)}  {_trend(run, 'train_loss')}".rstrip()))
@@ -96,7 +102,7 @@ def line_of(run: Seen) -> str:
     """One run in a line."""
     parts = [run.name, run.stage, f"round {run.done}/{run.experiment.rounds}"]
     for name, summary in run.accuracies().items():
-        parts.append(f"{name} {number(summary['last'])} (best {number(summary['best'])})")
+        parts.append(f"{name} {number(summary['last'])} ({_best(run, name)} {number(summary['best'])})")
     if run.loss is not None:
         parts.append(f"loss {number(run.loss, 4)}")
     if run.diverged_round:

@@ -236,6 +236,16 @@ def test_features_that_are_no_numbers_are_refused(value: float) -> None:
         model.probabilities(np.array([[1.0, 2.0], [value, 1.0]]))
 
 
+def test_a_model_that_diverged_is_refused(npz: Path, tmp_path: Path) -> None:
+    run(tiny(npz, lr=1e30, algorithm="fedavg"), tmp_path / "run")
+    images = np.load(npz)["x_test"].reshape(-1, 1, 8, 8)
+    with pytest.raises(UserError, match="the model of round 3 answers with NaN: its weights became infinite"):
+        load_model(tmp_path / "run").probabilities(images)
+    with pytest.raises(UserError, match="answers with NaN"):
+        export(tmp_path / "run", tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()
+
+
 def test_an_exported_program_needs_no_gradients(trained: dict[str, Path], tmp_path: Path) -> None:
     export(trained["fedgela"], tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()

@@ -31,7 +31,13 @@ class Model:
         samples = self._fitting(torch.as_tensor(x))
         with torch.no_grad():
             parts = [self.forward(part) for part in torch.split(samples, BATCH)]
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.card.classes))
+        answers = torch.cat(parts) if parts else torch.zeros(0, len(self.card.classes))
+        if not answers.isfinite().all():  # a class would be made of NaN all the same
+            raise UserError(
+                f"the model of round {self.card.round} answers with NaN: its weights became infinite or NaN "
+                "in training, or these samples are too far from those"
+            )
+        return answers
 
     def _fitting(self, x: Tensor) -> Tensor:
         """Images of other numbers, from 0 to 1 say, would be answered as nearly black ones."""
