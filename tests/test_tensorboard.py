@@ -189,8 +189,11 @@ def test_a_full_disk_is_told_with_the_file(npz: Path, tmp_path: Path) -> None:
 def test_without_tensorboard_a_line_says_what_to_install(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runs.run(tiny(npz), tmp_path / "finished")
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'fedgela\[tensorboard\]'"):
         runs.run(tiny(npz, tensorboard=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"pip install 'fedgela\[tensorboard\]'"):
+        runs.resume(tmp_path / "finished", tensorboard=True)
     resolve(tiny(npz))  # and nothing else needs it

@@ -2,7 +2,6 @@
 that was left open is made."""
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedgela.data.sources import as_path, data_directory
 from fedgela.errors import UserError, first_line, some_of
 from fedgela.models import default_model, default_projection, resolved_model
 from fedgela.models.hub import is_hub_model
+from fedgela.tensorboard import check_installed
 
 NAMED = 10  # classes or features in a note
 
@@ -56,8 +56,8 @@ def _data_of(e: Experiment) -> Dataset:
 def resolve(experiment: Experiment) -> tuple[Experiment, Federation]:
     """The experiment with all choices made, but for the engine's (training/choice.py), and the federation."""
     device = device_of(experiment.device)
-    if experiment.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise UserError("tensorboard: is not installed here: pip install 'fedgela[tensorboard]'")
+    if experiment.tensorboard:
+        check_installed()
     data = _data_of(experiment)
     partition_seed = experiment.seed if experiment.partition_seed is None else experiment.partition_seed
     min_samples = experiment.batch_size if experiment.min_samples is None else experiment.min_samples

@@ -1,11 +1,13 @@
 """A run's rounds as TensorBoard events, in RUN/tensorboard."""
 
+import importlib.util
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from fedgela.config import Experiment
+from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import named
 from fedgela.listener import Listener, Relay
@@ -22,6 +24,11 @@ _GROUPS = {
 }
 
 
+def check_installed() -> None:
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UserError("tensorboard: is not installed here: pip install 'fedgela[tensorboard]'")
+
+
 def tag_of(name: str) -> str:
     """The tag of a number: `accuracy/GA`, `angles/angle_all_server`, ..."""
     group = next((g for starts, g in _GROUPS.items() if name.startswith(starts)), "training")
@@ -36,6 +43,7 @@ class Events(Relay):
     """
 
     def __init__(self, folder: RunFolder, passes_to: Listener) -> None:
+        check_installed()
         super().__init__(passes_to)
         self.folder = folder
         self.file: Path | None = None
