@@ -333,6 +333,8 @@ def test_a_data_set_by_position_by_option_and_by_config_says_the_same(command: C
     config.write_text(f'dataset = "{npz}"\npartition = "classes:2"\nclients = 4\nbatch_size = 5\n')
     assert command(config)[1] == text
     assert command(config, "--partition", "classes:1")[1] != text
+    config.write_text(config.read_text() + '[methods.fedavg]\nlr = 0.03\n[methods.fedgela]\nphi = "even"\n')
+    assert command(config)[1] == text  # a comparison's clients
 
 
 def test_the_seed_decides_the_split(command: Cli, tmp_path: Path) -> None:

@@ -167,9 +167,12 @@ def test_images_without_pixels_are_an_error(tmp_path: Path, shape: tuple[int, ..
         load_dataset(str(path))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file .*nothing\.npz"):
+def test_a_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"there is no file .*nothing\.npz$"):
         load_dataset(str(tmp_path / "nothing.npz"))
+    monkeypatch.chdir(tmp_path)  # a config may lie elsewhere
+    with pytest.raises(UserError, match=rf"there is no file nothing\.npz in {tmp_path}, where the command"):
+        load_dataset("nothing.npz")
 
 
 # -- where data is looked for --------------------------------------------------------------------------

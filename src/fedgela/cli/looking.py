@@ -32,7 +32,9 @@ def inspect(
         if context.params["dataset"] is not None:
             raise UserError(f"--dataset {context.params['dataset']}: the data set is already given, {source}")
         context.params["dataset"] = source
-    experiment = parse_experiment(table_of(context), str(config or "config"))
+    table = table_of(context)
+    table.pop("methods", None)  # who holds what is the same for all methods of a comparison
+    experiment = parse_experiment(table, str(config or "config"))
     if out is not None:
         check_folder(out)
         check_apart(out, *data_of(experiment))

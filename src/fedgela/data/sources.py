@@ -64,9 +64,9 @@ def as_path(name: str, data_dir: str | None) -> Path | None:
     path = _expanded(name)
     if path.suffix.lower() in FILES or len(path.parts) > 1 or name.startswith((".", "~")):
         if not (_is_file(path) or _is_folder(path)):
-            raise UserError(
-                f"dataset: there is no {'file' if path.suffix.lower() in FILES else 'folder or file'} {name}"
-            )
+            what = "file" if path.suffix.lower() in FILES else "folder or file"
+            where = "" if path.is_absolute() else f" in {Path.cwd()}, where the command runs"
+            raise UserError(f"dataset: there is no {what} {name}{where}")
         if _is_file(path) and path.suffix.lower() not in FILES:
             raise UserError(f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file")
         return path
