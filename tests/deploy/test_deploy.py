@@ -260,6 +260,8 @@ def test_what_a_run_does_not_have(trained: dict[str, Path], tmp_path: Path, npz:
         load_model(trained["fedrep"])
     with pytest.raises(UserError, match="there are clients 0 to 3, not 4"):
         load_model(trained["fedgela"], 4)
+    with pytest.raises(UserError, match=r"seed-0: there is no such folder; .*fedgela is a run by itself$"):
+        load_model(trained["fedgela"] / "seed-0")
     with pytest.raises(UserError, match=r"holds 8 runs, give one of them: .*, \.\.\."):
         load_model(trained["fedgela"].parent)
     run(tiny(npz, algorithm={"name": "centralised"}, rounds=1), tmp_path / "centralised")

@@ -93,7 +93,10 @@ def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
 def run_folders(path: Path) -> list[Path]:
     """The folders of all runs below one, in order; a UserError where there is none."""
     if not path.exists():
-        raise UserError(f"{path}: there is no such folder")
+        # a run on one seed lies in its folder itself, one on several in seed-0, seed-1, ...
+        is_run = path.name.startswith("seed-") and (path.parent / CONFIG).exists()
+        hint = f"; {path.parent} is a run by itself" if is_run else ""
+        raise UserError(f"{path}: there is no such folder{hint}")
     if not path.is_dir():
         raise UserError(f"{path}: is a file, not the folder of a run")
     try:
