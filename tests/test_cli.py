@@ -62,7 +62,6 @@ def test_no_command_writes_where_it_reads(command: Cli, npz: Path, config: Path,
     photos = tmp_path / "photos"
     (photos / "cat").mkdir(parents=True)
     (tmp_path / "cifar10.npz").touch()
-    (tmp_path / "ledger.jsonl").touch()
     held = listing(tmp_path)
     for arguments, told in (
         (["run", "--dataset", photos, "--out", photos / "run"], "--out: {} lies in"),
@@ -72,14 +71,6 @@ def test_no_command_writes_where_it_reads(command: Cli, npz: Path, config: Path,
         (["burden", config, "--out", config], "--out: {} is read"),
         (["burden", config, "--out", npz], "--out: {} is read"),
         (["bench", "--data-dir", tmp_path, "--out", tmp_path / "cifar10.npz"], "--out: {} is read"),
-        (
-            ["reproduce", "--table", "--ledger", "ledger.jsonl", "--page", "ledger.jsonl"],
-            "--page: {} is read",
-        ),
-        (
-            ["reproduce", "--table", "--ledger", "ledger.jsonl", "--html", "ledger.jsonl"],
-            "--html: {} is read",
-        ),
     ):
         code, _, err = command(*arguments)
         assert code == 2 and err.startswith(f"fedgela: {told.format(arguments[-1])}"), err

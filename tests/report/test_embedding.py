@@ -38,6 +38,10 @@ def test_one_dimension_and_one_point_are_no_error() -> None:
     )
 
 
+def test_points_that_are_all_one_have_a_plane_of_pca_too() -> None:
+    assert embed(torch.ones(4, 3), torch.arange(4), torch.eye(4, 3), "pca").axes == "PCA"
+
+
 def test_many_points_are_thinned_out() -> None:
     h = torch.randn(3000, 5, generator=torch.Generator().manual_seed(0))
     assert len(embed(h, torch.arange(3000) % 5, torch.eye(5), "pca").places) == DRAWN

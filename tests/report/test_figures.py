@@ -10,6 +10,7 @@ from fedgela.heat_maps import HeatMap
 from fedgela.report.colours import styles
 from fedgela.report.curves import curves
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
+from fedgela.report.embedding import Plane
 from fedgela.report.entries import Curve
 from fedgela.report.figures import client_dots, feature_plane, matrix
 
@@ -98,8 +99,8 @@ def test_rounding_is_not_stretched_to_fill_a_picture(level: float, noise: float)
 
 def test_classes_whose_names_begin_alike_are_told_apart_at_their_vectors() -> None:
     names = ["adenocarcinoma, colon", "adenocarcinoma, lung"]
-    places, directions = np.array([[1.0, 0.0], [0.0, 1.0]]), np.eye(2)
-    picture = feature_plane("f", "", "", places, np.array([0, 1]), directions, names, "PCA", True)
+    plane = Plane(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 1]), np.eye(2), explained=1.0)
+    picture = feature_plane("f", "", "", plane, names)
     with _settings("f"):
         words = [text.get_text() for text in picture.figure(PAGE_WIDTH).axes[0].texts if text.get_text()]
     assert len(set(words)) == 2

@@ -574,15 +574,6 @@ def test_a_broken_run_among_others_is_noted(made_run: Callable[..., Path]) -> No
         make_report([bad])
 
 
-def test_folders_without_a_run(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    for name, words in (("none", "no such folder"), ("file", "is a file"), ("empty", "there is no run")):
-        with pytest.raises(UserError, match=words) as error:
-            make_report([tmp_path / name])
-        assert len(str(error.value).splitlines()) == 1 and str(tmp_path / name) in str(error.value)
-
-
 def test_names_are_text_not_markup(made_run: Callable[..., Path]) -> None:
     folder = made_run("a<b>&c", [50.0])
     (folder / "metrics.jsonl").write_text("<script>\n")

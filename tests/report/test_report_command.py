@@ -47,8 +47,10 @@ def test_figures_have_the_sizes_of_papers(
 def test_mistakes(command: Cli, made_run: Callable[..., Path], tmp_path: Path) -> None:
     run = made_run("run", [50.0])
     (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
     for arguments, words in (
         (["nowhere"], "nowhere: there is no such folder"),
+        (["empty"], "empty: there is no run in this folder"),
         ([tmp_path / "file"], "is a file"),
         ([run, "--out", tmp_path], "is a folder; name an HTML file"),
         ([run, "--out", "file/x.html"], "file is a file, not a folder"),

@@ -249,10 +249,10 @@ def test_a_page_does_not_replace_the_ledger(command: Cli, tmp_path: Path, make_e
     append(ledger, [make_entry("main/cifar10/full-dir0.1/fedavg")])
     before = ledger.read_bytes()
     (tmp_path / "link.md").symlink_to(ledger)
-    for page in ("ledger.jsonl", "link.md"):
-        code, _, err = command("--table", "--ledger", ledger, "--page", page)
+    for option, page in (("--page", "ledger.jsonl"), ("--page", "link.md"), ("--html", "ledger.jsonl")):
+        code, _, err = command("--table", "--ledger", ledger, option, page)
         assert code == 2
-        assert "is read by this command, and would be overwritten" in err
+        assert f"{option}: " in err and "is read by this command, and would be overwritten" in err
     code, _, err = command("--table", "--ledger", ledger, "--page", "x.md", "--html", "x.md")
     assert code == 2
     assert "--page and --html are the same file" in err

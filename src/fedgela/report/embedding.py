@@ -18,7 +18,15 @@ class Plane:
     places: Floats  # [n, 2]
     labels: np.ndarray[Any, np.dtype[np.int64]]  # [n]
     directions: Floats  # [C, 2]; NaN for a vector without length
-    explained: float | None = None  # share of the features' variance, of PCA
+    explained: float | None = None  # share of the features' variance; None in t-SNE's plane
+
+    @property
+    def is_pca(self) -> bool:
+        return self.explained is not None
+
+    @property
+    def axes(self) -> str:
+        return "PCA" if self.is_pca else "t-SNE"
 
 
 def embed(h: Tensor, y: Tensor, W: Tensor, kind: Kind) -> Plane:
@@ -48,7 +56,7 @@ def _pca(h: Tensor, y: Tensor, W: Tensor) -> Plane:
     reach = places.norm(dim=1).quantile(0.98)
     tips = tips * (reach / longest if longest > 0 else 1.0)
     total = s.square().sum()
-    explained = float(s[:2].square().sum() / total) if total > 0 else None
+    explained = float(s[:2].square().sum() / total) if total > 0 else 1.0  # of nothing, nothing is lost
     return Plane(places.numpy(), y.numpy(), tips.numpy(), explained)
 
 

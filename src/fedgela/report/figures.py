@@ -9,6 +9,7 @@ from fedgela.grids import Grid
 from fedgela.heat_maps import Floats, HeatMap, shortened
 from fedgela.report.colours import CLASSES, Style, class_colours
 from fedgela.report.drawing import INK, LINE, PAGE, SOFT, Picture, belongs
+from fedgela.report.embedding import Plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,20 +80,11 @@ def matrix(
     return Picture(name, title, text, draw, height=height, wide=wide, data=data)
 
 
-def feature_plane(
-    name: str,
-    title: str,
-    text: str,
-    places: Floats,
-    labels: np.ndarray[Any, np.dtype[np.int64]],
-    directions: Floats,
-    class_names: Sequence[str],
-    axes_name: str,
-    arrows: bool,
-) -> Picture:
-    """Points [n, 2] with one colour a class, and the classifier's vectors [C, 2], NaN where one has no
-    direction: arrows from the features' mean, or stars where the plane knows no directions (t-SNE). Of many
-    classes only those with most points have a colour and a vector."""
+def feature_plane(name: str, title: str, text: str, plane: Plane, class_names: Sequence[str]) -> Picture:
+    """Points with one colour a class, and the classifier's vectors: arrows from the features' mean, or stars
+    where the plane knows no directions (t-SNE). Of many classes only those with most points have a colour and
+    a vector."""
+    places, labels, directions, arrows = plane.places, plane.labels, plane.directions, plane.is_pca
     chosen = _coloured(labels, len(class_names))
     colours = dict(zip(chosen, class_colours(len(chosen)), strict=True))
 
@@ -122,8 +114,8 @@ def feature_plane(
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_xlabel(f"{axes_name} 1", color=SOFT)
-        axes.set_ylabel(f"{axes_name} 2", color=SOFT)
+        axes.set_xlabel(f"{plane.axes} 1", color=SOFT)
+        axes.set_ylabel(f"{plane.axes} 2", color=SOFT)
         axes.margins(0.08)
 
     return Picture(name, title, text, draw, height=0.86)

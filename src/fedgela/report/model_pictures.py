@@ -173,20 +173,17 @@ def _percent(values: Floats, rows: list[str], columns: list[str], row: str, colu
 def _plane(c: Context, entry: Entry, answers: Answers, whose: str, file: str) -> Picture:
     plane = embed(answers.h, answers.labels, answers.W, c.embedding)
     names = c.class_names(len(answers.W))
-    pca = plane.explained is not None
     drawn = int((~np.isnan(plane.directions).any(axis=1)).sum())
+    held = f"{plane.explained:.0%} of the variance" if plane.explained is not None else ""
     text = (
-        f"{len(plane.labels)} test samples as points in {'PCA' if pca else 't-SNE'} coordinates of the "
+        f"{len(plane.labels)} test samples as points in {plane.axes} coordinates of the "
         f"last-layer features of {len(np.unique(plane.labels))} classes, one colour a class"
         f"{'' if len(names) <= COLOURED_UP_TO else ' for those with most points, grey for others'}, with "
-        f"classifier vectors as {'arrows' if pca else 'stars'}; {drawn} classes have one."
-        + (f" The plane holds {plane.explained:.0%} of the variance." if plane.explained is not None else "")
+        f"classifier vectors as {'arrows' if plane.is_pca else 'stars'}; {drawn} classes have one."
+        + (f" The plane holds {held}." if held else "")
     )
-    held = f" ({plane.explained:.0%} of the variance)" if plane.explained is not None else ""
-    title = f"{entry.label}, {whose}, seed {entry.first.seed}{held}"
-    name = f"features-{file_name(entry.label)}-{file}"
-    axes = "PCA" if pca else "t-SNE"
-    return feature_plane(name, title, text, plane.places, plane.labels, plane.directions, names, axes, pca)
+    title = f"{entry.label}, {whose}, seed {entry.first.seed}" + (f" ({held})" if held else "")
+    return feature_plane(f"features-{file_name(entry.label)}-{file}", title, text, plane, names)
 
 
 def _features_note(c: Context) -> str:
