@@ -6,13 +6,14 @@ The global classifier has all vectors at one length, so that GA needs features a
 base settings of results/sweeps/digits-options.json; local models of the last round, on what they trained on.
 """
 
-import json
+import itertools
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import Sweep
 from torch.nn.functional import cosine_similarity
 
 from fedgela.config import parse_experiment
@@ -63,15 +64,12 @@ def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) 
 
 
 def main() -> None:
-    rows = []
-    for partition in ("dirichlet:0.1", "classes:2"):
-        for label, algorithm in METHODS.items():
-            for seed in SEEDS:
-                with tempfile.TemporaryDirectory() as folder:
-                    figures = measure(partition, algorithm, seed, Path(folder) / "run")
-                rows.append({"partition": partition, "method": label, "seed": seed, **figures})
-                print(rows[-1], flush=True)
-    Path(sys.argv[1]).write_text(json.dumps({"edges": EDGES, "rows": rows}, indent=1) + "\n")
+    sweep = Sweep(sys.argv[1], edges=EDGES)
+    for partition, label, seed in itertools.product(("dirichlet:0.1", "classes:2"), METHODS, SEEDS):
+        row = {"partition": partition, "method": label, "seed": seed}
+        if not sweep.has(row):
+            with tempfile.TemporaryDirectory() as folder:
+                sweep.add(row | measure(partition, METHODS[label], seed, Path(folder) / "run"))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ settings of results/sweeps/digits-options.json, for twenty rounds; after a clien
 averaging. FedRep averages no classifier: each client goes on with its own.
 """
 
-import json
+import itertools
 import sys
 import tempfile
 from pathlib import Path
+
+from sweep import Sweep
 
 from fedgela.config import parse_experiment
 from fedgela.runfolder import RunFolder
@@ -22,20 +24,23 @@ ROUNDS = (1, 2, 3, 5, 10, 20)
 
 
 def main() -> None:
-    rows = []
-    for partition in ("classes:2", "dirichlet:0.1"):
-        for method in ("fedavg", "fedrep"):
-            for seed in SEEDS:
-                table = {**BASE, "partition": partition, "seed": seed, "algorithm": {"name": method}}
-                with tempfile.TemporaryDirectory() as folder:
-                    run(parse_experiment(table), Path(folder) / "run")
-                    records = RunFolder(Path(folder) / "run").records()
-                for place in ("clients", "server") if method == "fedavg" else ("clients",):
-                    by_round = {r: round(records[r - 1][f"angle_missing_{place}"], 2) for r in ROUNDS}
-                    row = {"partition": partition, "method": method, "seed": seed, "of": place}
-                    rows.append(row | by_round)
-                    print(rows[-1], flush=True)
-    Path(sys.argv[1]).write_text(json.dumps({"rounds": ROUNDS, "rows": rows}, indent=1) + "\n")
+    sweep = Sweep(sys.argv[1], rounds=ROUNDS)
+    for partition, method, seed in itertools.product(
+        ("classes:2", "dirichlet:0.1"), ("fedavg", "fedrep"), SEEDS
+    ):
+        row = {"partition": partition, "method": method, "seed": seed}
+        if sweep.has(row):
+            continue
+        table = {**BASE, "partition": partition, "seed": seed, "algorithm": {"name": method}}
+        with tempfile.TemporaryDirectory() as folder:
+            run(parse_experiment(table), Path(folder) / "run")
+            records = RunFolder(Path(folder) / "run").records()
+        places = ("clients", "server") if method == "fedavg" else ("clients",)
+        by_place = {
+            place: {str(r): round(records[r - 1][f"angle_missing_{place}"], 2) for r in ROUNDS}
+            for place in places
+        }
+        sweep.add(*(row | {"of": place} | by_round for place, by_round in by_place.items()))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ Validation data. Clients begin with each round's own global model whatever is av
 measures all averages. Seeds are others than those that the idea was tried with.
 """
 
-import json
 import statistics
 import sys
 from dataclasses import replace
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import Sweep
 
 from fedgela.config import parse_experiment
 from fedgela.evaluation import accuracy
@@ -83,8 +82,8 @@ def measure(table: dict[str, Any]) -> list[dict[str, float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    out, wanted = Path(sys.argv[1]), sys.argv[2:]
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    wanted = sys.argv[2:]
+    sweep = Sweep(sys.argv[1], settings=[DIGITS, SOME, WRITERS, CIFAR])
     for base, partition, E_W, seeds in PLACES:
         if wanted and base["dataset"] not in wanted:
             continue
@@ -93,7 +92,7 @@ def main() -> None:
                 clients = f"{base.get('sample', 10)} of {base.get('clients', 10)}"
                 run = {"dataset": base["dataset"], "partition": partition, "clients": clients}
                 run |= {"method": label, "seed": seed}
-                if any(run.items() <= row.items() for row in rows):
+                if sweep.has(run):
                     continue
                 length = {} if label == "fedavg" else {"E_W": E_W}
                 # a round's own evaluation is not needed, but for the last
@@ -101,11 +100,7 @@ def main() -> None:
                 found = measure(
                     {**settings, "device": "cpu", "finetune_epochs": 0, "algorithm": algorithm | length}
                 )
-                rows += [{**run, **length, **row} for row in found]
-                print(run, found, flush=True)
-                out.write_text(
-                    json.dumps({"settings": [DIGITS, SOME, WRITERS, CIFAR], "rows": rows}, indent=1) + "\n"
-                )
+                sweep.add(*({**run, **length, **row} for row in found))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@
 Digits, validation data, the last round.
 """
 
-import json
+import itertools
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from sweep import Sweep
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,19 +66,11 @@ class LearnedETF(FedGELA):
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"] if out.exists() else []
-    for partition in PARTITIONS:
-        for form in FORMS:
-            for E_W in LENGTHS:
-                for learned in (False, True):
-                    for seed in SEEDS:
-                        asked = {"partition": partition, "phi": form, "E_W": E_W, "learned": learned}
-                        asked["seed"] = seed
-                        if not any(asked.items() <= row.items() for row in rows):
-                            rows.append(asked | measure(partition, form, E_W, learned, seed))
-                            print(rows[-1], flush=True)
-                            out.write_text(json.dumps({"settings": DIGITS, "rows": rows}, indent=1) + "\n")
+    sweep = Sweep(sys.argv[1], settings=DIGITS)
+    for asked in itertools.product(PARTITIONS, FORMS, LENGTHS, (False, True), SEEDS):
+        row = dict(zip(("partition", "phi", "E_W", "learned", "seed"), asked, strict=True))
+        if not sweep.has(row):
+            sweep.add(row | measure(*asked))
 
 
 def measure(partition: str, form: str, E_W: float, learned: bool, seed: int) -> dict[str, float]:

@@ -6,11 +6,12 @@ Validation data, the last round. Every method has one setting for all splits. Se
 the settings were looked for with.
 """
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from sweep import Sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -44,26 +45,20 @@ METHODS: dict[str, dict[str, Any]] = {
     "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
     "prior, E_W 30": {"name": "own_methods:PriorETF", "E_W": 30.0},
 }
-KEYS = ("dataset", "partition", "method", "seed")
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    done = {tuple(row[key] for key in KEYS) for row in rows}
+    sweep = Sweep(sys.argv[1], settings=[DIGITS, WRITERS])
     for base, partition, seeds in PLACES:
         for seed in seeds:
             for label, algorithm in METHODS.items():
-                place = (base["dataset"], partition, label, seed)
-                if place in done:
+                row = {"dataset": base["dataset"], "partition": partition, "method": label, "seed": seed}
+                if sweep.has(row):
                     continue
                 table = {**base, "partition": partition, "seed": seed, "validation": 0.2}
                 with tempfile.TemporaryDirectory() as folder:
                     result = run(parse_experiment({**table, "algorithm": algorithm}), Path(folder) / "run")
-                figures = {name: round(result[name]["last"], 2) for name in ("GA", "PA")}
-                rows.append(dict(zip(KEYS, place, strict=True)) | figures)
-                print(rows[-1], flush=True)
-                out.write_text(json.dumps({"settings": [DIGITS, WRITERS], "rows": rows}, indent=1) + "\n")
+                sweep.add(row | {name: round(result[name]["last"], 2) for name in ("GA", "PA")})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ sum_k p_k Phi_kc, which are equal only where the classes are even. Both are of o
 """
 
 import itertools
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sweep import Sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -85,15 +85,15 @@ def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    done = {tuple(row[key] for key in prior.KEYS) for row in rows}
+    note = (__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip()
+    sweep = Sweep(sys.argv[1], note=note)
     with tempfile.TemporaryDirectory() as folder:
         digits = Path(folder) / "digits_long_tail.npz"
         long_tailed_digits(digits)
         for name, (settings, splits, seeds) in PLACES.items():
             for partition, seed, label in itertools.product(splits, seeds, METHODS):
-                if (name, partition, label, seed) in done:
+                row: dict[str, Any] = {"dataset": name, "partition": partition, "method": label, "seed": seed}
+                if sweep.has(row):
                     continue
                 table = {
                     "dataset": str(digits) if name == DIGITS else name,
@@ -106,15 +106,11 @@ def main() -> None:
                 place = Path(folder) / f"{name}-{partition}-{seed}-{label}".replace(":", "-")
                 result = run(experiment, place)
                 figures = {key: round(result[key]["last"], 2) for key in ("GA", "GA_balanced", "PA")}
-                row = dict(zip(prior.KEYS, (name, partition, label, seed), strict=True)) | {"equal": figures}
+                row["equal"] = figures
                 if METHODS[label]["name"] == "fedgela":
                     mean = by_mean_lengths(place, experiment)
                     row["mean"] = {key: round(value, 2) for key, value in mean.items()}
-                rows.append(row)
-                note = (__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip()
-                text = ",\n".join(map(json.dumps, rows))
-                out.write_text(f'{{"note": {json.dumps(note)},\n"rows": [\n{text}\n]}}\n')
-                print(row, flush=True)
+                sweep.add(row)
 
 
 if __name__ == "__main__":
