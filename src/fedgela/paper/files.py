@@ -129,6 +129,9 @@ class Table(_Strict):
                     for methods in by_column.values():
                         _known(f"marks of {dataset}.{metric}", methods, self.methods)
 
+    def method(self, name: str) -> Method:
+        return self.methods_here.get(name) or common().methods[name]
+
     def columns_of(self, dataset: str) -> Mapping[str, tuple[str, ...]]:
         return self.columns.get(dataset) or {setting: (setting,) for setting in self.datasets[dataset]}
 

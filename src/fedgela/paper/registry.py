@@ -109,8 +109,7 @@ def _config(source: Table, dataset: str, setting: str, method: str) -> Mapping[s
     if "rounds" not in config:
         assert chosen.participation is not None, setting
         config["rounds"] = data.rounds[chosen.participation]
-    known = {**common().methods, **source.methods_here}
-    return {**config, "algorithm": dict(known[method].algorithm)}
+    return {**config, "algorithm": dict(source.method(method).algorithm)}
 
 
 def _setting(source: Table, name: str) -> Setting:

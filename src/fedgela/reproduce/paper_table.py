@@ -6,12 +6,28 @@ from collections.abc import Iterator, Sequence
 
 from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
-from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, common, summaries, table
+from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, summaries, table
 from fedgela.reproduce.document import Block, Field, Heading, Paragraph
 from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined, counted
 
 COUNTS = ("smallest_client", "largest_client")
+# what is measured without training, with its heading
+MEASURED = {
+    "burden": {
+        "parameters": "held while training (M)",
+        "kept": "kept between rounds (M)",
+        "sent": "sent up (M)",
+        "ratio": "time to FedAvg's",
+        "ratio_low": "from",
+        "ratio_high": "to",
+    },
+    "partition": {
+        "missing_percent": "cells of client and class without samples, %",
+        "smallest_client": "smallest client",
+        "largest_client": "largest client",
+    },
+}
 
 
 def table_blocks(name: str, standings: Standings, notes: Notes, shown: set[str]) -> list[Block]:
@@ -66,32 +82,18 @@ def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
         return _accuracies(listed, standings, notes)
     if measures == "communication":
         return _communication(listed, standings, notes)
-    metrics = {
-        "burden": ("parameters", "kept", "sent", "ratio", "ratio_low", "ratio_high"),
-        "partition": ("missing_percent", "smallest_client", "largest_client"),
-    }.get(measures, listed[0].metrics)
-    titles = {
-        "parameters": "held while training (M)",
-        "kept": "kept between rounds (M)",
-        "sent": "sent up (M)",
-        "ratio": "time to FedAvg's",
-        "ratio_low": "from",
-        "ratio_high": "to",
-        "missing_percent": "cells of client and class without samples, %",
-        "smallest_client": "smallest client",
-        "largest_client": "largest client",
-    }
+    angles = {name: f"{name.replace('_', ' ')}, degrees, last round" for name in listed[0].metrics}
+    titles = MEASURED.get(measures, angles)
     rows = []
     for _, standing, fields in _begun(listed, standings, notes):
-        for metric in metrics:
+        for metric in titles:
             values = list(standing.values(metric).values()) if standing else []
             if values:
                 fields.append(_count(values) if metric in COUNTS else mean_std(spread(values)))
             else:
                 fields.append(NOTHING if standing else UNTRIED)
         rows.append(fields)
-    head = [titles.get(metric, f"{metric.replace('_', ' ')}, degrees, last round") for metric in metrics]
-    return Grid(("method", "seeds", *head), rows)
+    return Grid(("method", "seeds", *titles.values()), rows)
 
 
 def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -179,8 +181,7 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
 
 
 def _title(name: str, method: str) -> str:
-    known = {**common().methods, **table(name).methods_here}
-    return known[method].title
+    return table(name).method(method).title
 
 
 def _name(cell: Cell, standing: Standing | None, notes: Notes) -> str:
