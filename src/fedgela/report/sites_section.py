@@ -64,33 +64,23 @@ def _sites_table(run: Run, sites: Sites) -> Grid:
         faults = sum(name in r.get("faults", {}) for r in run.records)
         own = told.get(name)
         rows.append(
-            [
-                name,
-                f"{own['samples']:,}" if own else "-",
-                f"{own['tested']:,}" if own else "-",
-                f"{len(seconds)} of {len(run.records)}",
-                duration(statistics.median(seconds)) if seconds else "-",
-                duration(sum(seconds)) if seconds else "-",
-                f"{personal[name]:.2f}" if name in personal else "-",
-                str(faults) if faults else "none",
-                "shared" if own and "train_by_class" in own else "not shared",
-            ]
+            {
+                "site": name,
+                "training samples": f"{own['samples']:,}" if own else "-",
+                "test samples": f"{own['tested']:,}" if own else "-",
+                "rounds trained": f"{len(seconds)} of {len(run.records)}",
+                "a round": duration(statistics.median(seconds)) if seconds else "-",
+                "training in all": duration(sum(seconds)) if seconds else "-",
+                "PA last": f"{personal[name]:.2f}" if name in personal else "-",
+                "rounds with a fault": str(faults) if faults else "none",
+                "classes": "shared" if own and "train_by_class" in own else "not shared",
+            }
         )
-    head = [
-        "site",
-        "training samples",
-        "test samples",
-        "rounds trained",
-        "a round",
-        "training in all",
-        "PA last",
-    ]
-    return Grid(
-        [*head, "rounds with a fault", "classes"],
-        rows,
+    note = (
         "a round: median of the site's own training time, without what messages take; classes: whether the "
-        "site opted in to share its class counts and figures by class",
+        "site opted in to share its class counts and figures by class"
     )
+    return Grid(list(rows[0]), [list(row.values()) for row in rows], note)
 
 
 def _personal(run: Run, sites: Sites) -> dict[str, float]:
@@ -183,31 +173,25 @@ def _by_round(
 
 def _rounds_table(records: Sequence[Record]) -> Grid:
     total = {key: sum(r.get(key, 0) for r in records) for key in ("bytes_up", "bytes_down", "seconds")}
-    rows = [_round_row(record) for record in records]
-    rows.append(["all", *_amounts(total), *[""] * 4])
-    head = ["round", "up", "down", "seconds", "sites trained", "slowest site", "faults", "epsilon"]
-    columns = len(head) if any("epsilon" in r for r in records) else len(head) - 1
-    return Grid(
-        head[:columns],
-        [row[:columns] for row in rows],
-        "up and down: bytes of all messages between the server and its sites; seconds: of the whole round",
-    )
+    rows = [*map(_round_row, records), {"round": "all"} | _amounts(total)]
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    note = "up and down: bytes of all messages between the server and its sites; seconds: of the whole round"
+    return Grid(head, [[row.get(name, "") for name in head] for row in rows], note)
 
 
-def _round_row(record: Record) -> list[str]:
+def _round_row(record: Record) -> dict[str, str]:
     trained = record.get("site_seconds", {})
     slowest = max(trained.items(), key=lambda item: item[1], default=None)
-    return [
-        str(record["round"]),
-        *_amounts(record),
-        str(len(trained)),
-        f"{slowest[0]}, {slowest[1]:.1f} s" if slowest else "",
-        ", ".join(record.get("faults", {})),
-        f"{record['epsilon']:.3g}" if "epsilon" in record else "",
-    ]
+    return {
+        "round": str(record["round"]),
+        **_amounts(record),
+        "sites trained": str(len(trained)),
+        "slowest site": f"{slowest[0]}, {slowest[1]:.1f} s" if slowest else "",
+        "faults": ", ".join(record.get("faults", {})),
+    } | ({"epsilon": f"{record['epsilon']:.3g}"} if "epsilon" in record else {})
 
 
-def _amounts(of: Mapping[str, float]) -> list[str]:
+def _amounts(of: Mapping[str, float]) -> dict[str, str]:
     """Bytes up and down, and seconds, of a round or of all together."""
-    seconds = f"{of.get('seconds', 0.0):.1f}"
-    return [size(int(of.get("bytes_up", 0))), size(int(of.get("bytes_down", 0))), seconds]
+    up, down = (size(int(of.get(key, 0))) for key in ("bytes_up", "bytes_down"))
+    return {"up": up, "down": down, "seconds": f"{of.get('seconds', 0.0):.1f}"}
