@@ -47,15 +47,15 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
         ("nowhere", _classes(found, found.nowhere)),
         (
             "test samples also trained on",
-            f"{d.test_in_train:,}{same}{_examples('test', 'train', d.examples_test_in_train)}",
+            f"{d.test_in_train:,}{same}{_examples('test', d.examples_test_in_train)}",
         ),
         (
             "samples of several clients",
-            f"{d.across_clients:,}{_examples('train', 'train', d.examples_across_clients)}",
+            f"{d.across_clients:,}{_examples('train', d.examples_across_clients)}",
         ),
         (
             "samples twice on a client",
-            f"{d.within_client:,}{_examples('train', 'train', d.examples_within_client)}",
+            f"{d.within_client:,}{_examples('train', d.examples_within_client)}",
         ),
         ("equal samples with other labels", f"{d.conflicting:,}"),
     ]
@@ -68,10 +68,10 @@ def _classes(found: Inspection, classes: list[int]) -> str:
     return f"{len(classes)}: {shown}" + (", ..." if len(classes) > 10 else "")
 
 
-def _examples(left: str, right: str, pairs: Sequence[tuple[int, int]]) -> str:
+def _examples(part: str, pairs: Sequence[tuple[int, int]]) -> str:
     if not pairs:
         return ""
-    shown = ", ".join(f"{left} {i} = {right} {j}" for i, j in pairs[:3])
+    shown = ", ".join(f"{part} {i} = train {j}" for i, j in pairs[:3])
     return f" ({shown}, ...)" if len(pairs) > 3 else f" ({shown})"
 
 

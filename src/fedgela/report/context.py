@@ -41,7 +41,7 @@ class Context:
         """C; 0 where nothing tells it."""
         if self.federation is not None:
             return self.federation.data.classes
-        return max((len(entry.last_by_class("GA_by_class")) for entry in self.setting.entries), default=0)
+        return max((len(entry.GA_by_class()) for entry in self.setting.entries), default=0)
 
     def client_names(self) -> list[str]:
         """Of the first run's clients: what the data calls them, or else their numbers."""

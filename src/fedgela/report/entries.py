@@ -67,13 +67,10 @@ class Entry(OverSeeds):
         spreads = [spread(by_round[r]) for r in rounds]
         return Curve(rounds, [s["mean"] or 0.0 for s in spreads], [s["std"] for s in spreads])
 
-    def last_by_class(self, key: str) -> list[float | None]:
-        """The mean over seeds of a list of the last evaluated round, such as GA_by_class."""
-        rows = []
-        for run in self.runs.values():
-            held = next((r[key] for r in reversed(run.records) if isinstance(r.get(key), list)), None)
-            if held is not None:
-                rows.append(held)
+    def GA_by_class(self) -> list[float | None]:
+        """Of the last evaluated round, the mean over seeds."""
+        told = [[r.get("GA_by_class") for r in run.records] for run in self.runs.values()]
+        rows = [held[-1] for of_run in told if (held := [row for row in of_run if isinstance(row, list)])]
         if not rows or len({len(row) for row in rows}) > 1:
             return []
         return [_mean(row[c] for row in rows) for c in range(len(rows[0]))]

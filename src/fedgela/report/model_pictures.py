@@ -111,7 +111,7 @@ def featured(setting: Setting) -> list[Entry]:
 
 
 def _accuracy_by_class(c: Context) -> list[Part]:
-    rows = {entry.label: held for entry in c.setting.entries if (held := entry.last_by_class("GA_by_class"))}
+    rows = {entry.label: held for entry in c.setting.entries if (held := entry.GA_by_class())}
     if not rows or len({len(held) for held in rows.values()}) > 1:
         return []
     values = np.array([[np.nan if v is None else v for v in held] for held in rows.values()])

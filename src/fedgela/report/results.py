@@ -58,7 +58,7 @@ def what_was_run(c: Context) -> Section:
 
 def _never_measured(c: Context) -> list[str]:
     """Classes that no entry's GA by class has a figure of; none where no entry has GA by class."""
-    by_class = [entry.last_by_class("GA_by_class") for entry in c.setting.entries]
+    by_class = [entry.GA_by_class() for entry in c.setting.entries]
     C = max(map(len, by_class))
     unknown = [cls for cls in range(C) if all(GA[cls] is None for GA in by_class if len(GA) == C)]
     return [c.class_names(C)[cls] for cls in unknown] if len(unknown) < C else []

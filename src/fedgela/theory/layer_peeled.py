@@ -28,7 +28,6 @@ class Solution:
     W: Tensor
     loss: Tensor  # [...]
     residual: float  # the longest step that projected gradient would still make, relative to the lengths
-    steps: int
 
 
 def cross_entropy(H: Tensor, W: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
@@ -78,16 +77,16 @@ def solve(
     # diag(p) - pp^T <= 1/2: curvature at most |W|^2 / 2 for a feature, E_H / 2 for W; twice for both at once
     step_H, step_W = 1 / (E_W * C / (C - 1)), 1 / E_H
     look_H, look_W, momentum = H, W, torch.ones(*batch, 1, 1, dtype=torch.float64)
-    residual, taken = math.inf, 0
-    for step in range(STEPS):
+    residual = math.inf
+    for step in range(1, STEPS + 1):
         to_H, to_W = gradients(look_H, look_W, labels, weights)
         new_H = into_ball(look_H - step_H * to_H, math.sqrt(E_H))
         new_W = into_ball(look_W - step_W * to_W, math.sqrt(E_W)) if learns_W else W
         uphill = _dot(look_H - new_H, new_H - H) + _dot(look_W - new_W, new_W - W) > 0
         momentum, push = _accelerated(momentum, uphill)
         look_H, look_W = new_H + push * (new_H - H), new_W + push * (new_W - W)
-        H, W, taken = new_H, new_W, step + 1
-        if taken % 50 == 0 or taken == STEPS:
+        H, W = new_H, new_W
+        if step % 50 == 0 or step == STEPS:
             to_H, to_W = gradients(H, W, labels, weights)
             moved = (into_ball(H - step_H * to_H, math.sqrt(E_H)) - H).norm(dim=-1).max() / math.sqrt(E_H)
             if learns_W:
@@ -96,7 +95,7 @@ def solve(
             residual = float(moved)
             if residual < TOLERANCE:
                 break
-    return Solution(H, W, cross_entropy(H, W, labels, weights), residual, taken)
+    return Solution(H, W, cross_entropy(H, W, labels, weights), residual)
 
 
 def best_features(labels: Tensor, W: Tensor, E_H: float, seed: int) -> tuple[Tensor, float]:
