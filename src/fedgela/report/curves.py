@@ -60,15 +60,8 @@ def curves(
                 band = axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=veil, linewidth=0)
                 belongs(band, label)
         for label, marks in points.items():
-            x, y = zip(*marks, strict=True)
-            (dots,) = axes.plot(
-                x,
-                y,
-                linestyle="none",
-                marker=styles[label].marker,
-                markersize=4.5,
-                color=styles[label].colour,
-            )
+            style = styles[label]
+            (dots,) = axes.plot(*zip(*marks, strict=True), style.marker, markersize=4.5, color=style.colour)
             belongs(dots, label)
         if target is not None:
             _draw_target(axes, *target, above=min(values) < target[0])

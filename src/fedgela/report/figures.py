@@ -27,18 +27,10 @@ def client_dots(
         axes.grid(True, axis="x")
         for row, (label, held) in enumerate(values.items()):
             style = styles[label]
-            (dots,) = axes.plot(
-                held,
-                row + _beside(held),
-                linestyle="none",
-                marker="o",
-                markersize=3.2,
-                markeredgewidth=0,
-                color=style.colour,
-                alpha=0.55,
-            )
+            where, colour = row + _beside(held), style.colour
+            (dots,) = axes.plot(held, where, "o", markersize=3.2, markeredgewidth=0, color=colour, alpha=0.55)
             belongs(dots, label)
-            (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=style.colour, linewidth=2)
+            (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=colour, linewidth=2)
             belongs(bar, label)
         axes.set_yticks(range(len(values)), [shortened(label, 30) for label in values])
         axes.set_ylim(len(values) - 0.4, -0.6)  # the first method on top
@@ -91,16 +83,8 @@ def feature_plane(name: str, title: str, text: str, plane: Plane, class_names: S
     def draw(axes: "Axes") -> None:
         for c in (None, *chosen):
             mine = places[labels == c] if c is not None else places[~np.isin(labels, chosen)]
-            axes.plot(
-                mine[:, 0],
-                mine[:, 1],
-                linestyle="none",
-                marker="o",
-                markersize=2.6,
-                markeredgewidth=0,
-                color=colours[c] if c is not None else LINE,
-                alpha=0.75,
-            )
+            colour = colours[c] if c is not None else LINE
+            axes.plot(*mine.T, "o", markersize=2.6, markeredgewidth=0, color=colour, alpha=0.75)
         lengths = np.linalg.norm(np.nan_to_num(directions), axis=1)
         if arrows:
             axes.update_datalim(1.2 * np.nan_to_num(directions[chosen]))
