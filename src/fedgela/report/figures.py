@@ -26,8 +26,7 @@ def client_dots(
         axes.set_xlabel("accuracy on the client's own test set, %")
         axes.grid(True, axis="x")
         for row, (label, held) in enumerate(values.items()):
-            style = styles[label]
-            where, colour = row + _beside(held), style.colour
+            where, colour = row + _beside(held), styles[label].colour
             (dots,) = axes.plot(held, where, "o", markersize=3.2, markeredgewidth=0, color=colour, alpha=0.55)
             belongs(dots, label)
             (bar,) = axes.plot([np.mean(held)] * 2, [row - 0.36, row + 0.36], color=colour, linewidth=2)
