@@ -29,6 +29,8 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal
+	@echo "the GPU kernels, in Triton's interpreter:"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/training/test_kernels.py
 
 # torch first and by itself: its range takes the CPU build where one is at hand
 $(VENV)/.demo: pyproject.toml
