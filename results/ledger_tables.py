@@ -109,15 +109,19 @@ def resnet_measured() -> str:
 def angles_measured() -> str:
     """FedAvg's classifier vectors at the last round, wherever clients lack classes: Figure 2, and more."""
     names = [f"angle_{group}_{place}" for group in ("missing", "existing") for place in ("clients", "server")]
-    rows = []
+    of_seeds: dict[tuple[str, ...], dict[int, list[float]]] = defaultdict(dict)
     for entry in entries():
-        angles = [entry.angles.get(name) for name in names]
-        if entry.config["algorithm"]["name"] == "fedavg" and None not in angles:
-            row = [*place_of(entry.config, "`"), *(f"{angle:.1f}" for angle in angles)]
-            if row not in rows:  # a run that was done twice, once with more tracked
-                rows.append(row)
+        angles = [angle for name in names if (angle := entry.angles.get(name)) is not None]
+        if entry.config["algorithm"]["name"] == "fedavg" and len(angles) == len(names):
+            task = settings_hash(entry.settings() or {})
+            key = (*place_of(entry.config, "`"), task, entry.data.fingerprint, entry.precision or "")
+            of_seeds[key][entry.seed] = angles
+    rows = []
+    for (where, clients, *_), found in of_seeds.items():
+        figures = [mean_std(spread(values), digits=1) for values in zip(*found.values(), strict=True)]
+        rows.append([where, clients, str(len(found)), *figures])
     whose = [f"{group}, {place}" for group in ("missing", "existing") for place in ("clients", "server")]
-    return Grid(["data, split, model", "clients of a round", *whose], rows).to_markdown()
+    return Grid(["data, split, model", "clients of a round", "seeds", *whose], rows).to_markdown()
 
 
 def class_means() -> str:
