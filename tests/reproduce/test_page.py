@@ -160,6 +160,13 @@ def test_margins_of_means_over_settings(make_entry) -> None:
     assert "over best baseline" not in shown(entries)
 
 
+def test_margins_tell_how_many_seeds_both_sides_have(make_entry) -> None:
+    mine = [make_entry(f"{WHERE}/fedgela", seed=seed) for seed in range(3)]
+    theirs = [make_entry(f"{WHERE}/fedavg", seed=seed) for seed in (1, 2, 5)]
+    margins = shown([*mine, *theirs]).split("## Margins")[1]
+    assert row(margins, "cifar10 full-dir0.1, over FedAvg").split("|")[2].strip() == "2"
+
+
 def test_a_swinging_GA_is_shown_as_its_mean_over_the_last_tenth_too(make_entry) -> None:
     curves = {"fedavg": [50.0] * 18 + [20.0, 30.0], "fedgela": [10.0] * 18 + [40.0, None]}
     entries = [make_entry(f"{WHERE}/{m}", GA=60.0, line={"GA_by_round": tuple(c)}) for m, c in curves.items()]
@@ -237,7 +244,7 @@ def test_only_runs_of_one_task_are_held_against_each_other(make_entry) -> None:
     )
     margins = text.split("## Margins")[1].split("##")[0]
     over_fedavg = [line for line in margins.splitlines() if "over FedAvg" in line]
-    assert [line.split("|")[6].strip() for line in over_fedavg] == ["▼ +1.00", "+10.00"]  # GA: each its own
+    assert [line.split("|")[7].strip() for line in over_fedavg] == ["▼ +1.00", "+10.00"]  # GA: each its own
     assert margins.count("over best baseline") == 1  # of the small network, which all ten have
 
 
@@ -253,8 +260,8 @@ def test_the_best_baseline_is_that_of_the_best_of_its_settings(make_entry) -> No
     tuned = make_entry(f"{where}/fedgen", GA=48, algorithm={"name": "fedgen", "alpha": 10.0, "beta": 10.0})
     text = shown([*entries, tuned, make_entry(f"{where}/fedgela", GA=50)])
     margins = text.split("## Margins")[1]
-    assert row(margins, "cifar10 p10c2, over best baseline").split("|")[6].strip() == "▼ +2.00"
-    assert row(margins, "cifar10 p10c2, over FedAvg").split("|")[6].strip() == "▼ +10.00"
+    assert row(margins, "cifar10 p10c2, over best baseline").split("|")[7].strip() == "▼ +2.00"
+    assert row(margins, "cifar10 p10c2, over FedAvg").split("|")[7].strip() == "▼ +10.00"
     assert "| 48.00 |" in row(section(text, "Table 5"), "Best baseline, cifar10 p10c2")
 
 

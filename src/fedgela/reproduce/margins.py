@@ -39,7 +39,7 @@ def margins_of_fedgela(standings: Standings, notes: Notes) -> Grid | None:
     rows = [*_in_settings(standings, notes), *_of_averages(standings, notes)]
     if not rows:
         return None
-    head = ["where"]
+    head = ["where", "seeds"]
     for metric, moments in MOMENTS.items():
         head += [f"{metric} paper", *(f"{metric} ours, {when}" for when in moments)]
     return Grid(head, rows)
@@ -120,18 +120,17 @@ def _difference(mine: Summary, theirs: Summary, metric: str) -> float | None:
 def _row(
     where: str, paper: Mapping[str, float | None], comparable: bool, mine: Figures, theirs: Figures
 ) -> list[Field]:
-    fields: list[Field] = [where]
+    paired = {}
+    for moment in _MOMENTS:
+        ours, others = mine[moment], theirs[moment]
+        paired[moment] = [value - others[draw] for draw, value in ours.items() if draw in others]
+    fields: list[Field] = [where, str(max(map(len, paired.values())))]
     for metric, moments in MOMENTS.items():
         printed = paper[metric]
         fields.append(NOTHING if printed is None else signed(printed))
         for when in moments:
-            ours, others = mine[metric, when], theirs[metric, when]
-            fields.append(
-                _our_margin(
-                    [value - others[draw] for draw, value in ours.items() if draw in others],
-                    printed if comparable and when == "best" else None,
-                )
-            )
+            goal = printed if comparable and when == "best" else None
+            fields.append(_our_margin(paired[metric, when], goal))
     return fields
 
 
