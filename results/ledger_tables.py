@@ -2,6 +2,7 @@
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from operator import itemgetter
@@ -18,6 +19,7 @@ from fedgela.reproduce.settings import settings_hash
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, value_of
 
 LEDGER = Path(__file__).resolve().parent / "ledger.jsonl"
+MEASURED = (("GA", LAST_TENTH), ("PA", "last"))  # what FedAvg and FedGELA are held against each other by
 
 
 @cache
@@ -31,14 +33,9 @@ def place_of(config: dict[str, Any], quote: str = "") -> tuple[str, str]:
     return where, f"{config.get('sample') or config['clients']} of {config['clients']}"
 
 
-def measured() -> str:
+def measured_pairs() -> Iterator[tuple[Standing, Standing]]:
     """FedAvg and FedGELA at its defaults, on real data, wherever the ledger has both on the same seeds."""
     standings = Standings(entries())
-
-    def shown(standing: Standing, metric: str, when: str) -> str:
-        return mean_std(spread(standing.values(metric, when).values()), digits=1)
-
-    rows = []
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
         for gela in standings.all_of(cell):
@@ -46,14 +43,25 @@ def measured() -> str:
                 continue
             for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):
-                    place = place_of(next(iter(gela.entries.values())).config)
-                    figures = [
-                        shown(standing, metric, when)
-                        for metric, when in (("GA", LAST_TENTH), ("PA", "last"))
-                        for standing in (base, gela)
-                    ]
-                    rows.append([*place, str(len(gela.entries)), *figures])
-    figures = [f"{metric}, {method}" for metric in ("GA", "PA") for method in ("FedAvg", "FedGELA")]
+                    yield base, gela
+
+
+def config_of(standing: Standing) -> dict[str, Any]:
+    """The config of one of its seeds."""
+    return next(iter(standing.entries.values())).config
+
+
+def measured() -> str:
+    """Those pairs as a table."""
+    rows = []
+    for base, gela in measured_pairs():
+        figures = [
+            mean_std(spread(standing.values(metric, when).values()), digits=1)
+            for metric, when in MEASURED
+            for standing in (base, gela)
+        ]
+        rows.append([*place_of(config_of(gela)), str(len(gela.entries)), *figures])
+    figures = [f"{metric}, {method}" for metric, _ in MEASURED for method in ("FedAvg", "FedGELA")]
     return Grid(["data, split, model", "clients", "seeds", *figures], rows).to_markdown()
 
 
