@@ -19,4 +19,6 @@ class Sweep:
     def add(self, *rows: dict[str, Any]) -> None:
         self.rows += rows
         print(*rows, sep="\n", flush=True)
-        self.path.write_text(json.dumps(self.head | {"rows": self.rows}, indent=1) + "\n")
+        head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in self.head.items())
+        lines = ",\n".join(json.dumps(row) for row in self.rows)  # a row a line, so that a new one is one
+        self.path.write_text(f'{{{head}"rows": [\n{lines}\n]}}\n')
