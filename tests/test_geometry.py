@@ -1,5 +1,6 @@
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -93,14 +94,22 @@ def test_phi_is_the_papers_by_default() -> None:
     assert torch.equal(phi(COUNTS), phi(COUNTS, "power:1"))
 
 
-@pytest.mark.parametrize(("form", "Q"), [("paper-sqrt", math.sqrt), ("paper-exp", math.exp)])
-def test_phi_of_normalised_forms(form: str, Q: type[math.sqrt]) -> None:
+@pytest.mark.parametrize(
+    ("form", "Q"), [("paper-linear", float), ("paper-sqrt", math.sqrt), ("paper-exp", math.exp)]
+)
+def test_phi_of_normalised_forms(form: str, Q: Callable[[float], float]) -> None:
     p = [12 / 20, 8 / 20]
     x = [[0.5, 0.25, 0, 0.25], [0, 0, 1, 0]]
     normaliser = [sum(p[k] * Q(x[k][c]) for k in range(2)) for c in range(4)]
     expected = [[Q(x[k][c]) / normaliser[c] for c in range(4)] for k in range(2)]
     lengths = phi(COUNTS, form, normaliser=torch.tensor(normaliser, dtype=torch.float64))
     torch.testing.assert_close(lengths, torch.tensor(expected, dtype=torch.float32))
+
+
+def test_the_linear_normalised_form_is_the_papers_where_all_have_as_much_of_every_class() -> None:
+    counts = torch.tensor([[6, 3, 0], [0, 3, 6]])
+    normaliser = torch.full((3,), 1 / 3, dtype=torch.float64)  # n_c / n
+    torch.testing.assert_close(phi(counts, "paper-linear", normaliser=normaliser), phi(counts, "power:1"))
 
 
 def test_phi_of_one_client_equals_its_row_of_many() -> None:
@@ -139,8 +148,12 @@ def test_normalised_phi_without_normaliser_is_an_error() -> None:
 
 
 def test_only_normalised_forms_share() -> None:
-    shares = {form: PhiForm.parse(form).shares for form in ("power:1", "exp", "paper-sqrt", "paper-exp")}
-    assert shares == {"power:1": False, "exp": False, "paper-sqrt": True, "paper-exp": True}
+    forms = ("power:1", "exp", "even", "paper-linear", "paper-sqrt", "paper-exp")
+    assert [form for form in forms if PhiForm.parse(form).shares] == [
+        "paper-linear",
+        "paper-sqrt",
+        "paper-exp",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,12 +172,14 @@ def test_only_normalised_forms_share() -> None:
         "sqrt",
         "paper",
         "paper-log",
+        "linear",
         "POWER:1",
         "paper-sqrt:2",
     ],
 )
 def test_a_bad_form_is_named_with_the_right_ones(text: str) -> None:
-    with pytest.raises(ValueError, match=r"'power:p'.*'exp', 'even', 'paper-sqrt' or 'paper-exp'") as error:
+    right = r"'power:p'.*'exp', 'even', 'paper-linear', 'paper-sqrt' or 'paper-exp'"
+    with pytest.raises(ValueError, match=right) as error:
         PhiForm.parse(text)
     assert repr(text) in str(error.value)
 
@@ -184,7 +199,7 @@ def test_averaged_phi_is_C_times_the_class_share(rows: list[list[int]]) -> None:
     torch.testing.assert_close(averaged, counts.shape[1] * share, atol=1e-6, rtol=1e-6)
 
 
-@given(federations, st.sampled_from(["paper-sqrt", "paper-exp"]))
+@given(federations, st.sampled_from(["paper-linear", "paper-sqrt", "paper-exp"]))
 def test_averaged_normalised_phi_is_one_for_every_class_somebody_has(
     rows: list[list[int]], form: str
 ) -> None:

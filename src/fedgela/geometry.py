@@ -3,6 +3,7 @@
 C is the number of classes, d the dimension of the features, M (d x C) the ETF with one column a class.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +31,24 @@ def simplex_etf(d: int, C: int, seed: int, dtype: torch.dtype = torch.float32) -
     return M.to(dtype)
 
 
+# Q of the paper's normalised forms of Phi
+NORMALISED: dict[str, Callable[[Tensor], Tensor]] = {
+    "paper-linear": lambda x: x,
+    "paper-sqrt": torch.sqrt,
+    "paper-exp": torch.exp,
+}
+
+
 @dataclass(frozen=True)
 class PhiForm:
     """How long a client's vector of class c is, from the class's share x = n_kc / n_k on it.
 
     `power:p` is (C x)^p: p = 1 the paper's Phi, p = 0 FedGE. `exp` is e^x. `even` is C / |C_k| for each of
     the |C_k| classes that the client has, however much of each: the paper's Phi where these are balanced.
-    All are computed on the client, and nothing is shared. `paper-sqrt` and `paper-exp` are the paper's
-    normalised variants, Q(x) / sum_k p_k Q(x_k), which need every client's Q(x_k) on the server.
+    All are computed on the client, and nothing is shared. The `paper-` forms are the paper's normalised ones,
+    Q(x) / sum_k p_k Q(x_k), so that sum_k p_k Phi_k = 1; they need every client's Q(x_k) on the server.
+    `paper-linear`, Q(x) = x, is (n_kc / n_k) / (n_c / n), which is `power:1` where all clients together have
+    as much of every class.
     """
 
     kind: str
@@ -45,7 +56,7 @@ class PhiForm:
 
     @classmethod
     def parse(cls, text: str) -> "PhiForm":
-        if text in ("exp", "even", "paper-sqrt", "paper-exp"):
+        if text in ("exp", "even", *NORMALISED):
             return cls(text)
         kind, _, value = text.partition(":")
         try:
@@ -54,27 +65,27 @@ class PhiForm:
             power = -1.0
         if kind != "power" or not 0 <= power <= 10:
             raise ValueError(
-                "phi is 'power:p' with p from 0 to 10, 'exp', 'even', 'paper-sqrt' or 'paper-exp', "
-                f"not {text!r}"
+                "phi is 'power:p' with p from 0 to 10, 'exp', 'even', 'paper-linear', 'paper-sqrt' or "
+                f"'paper-exp', not {text!r}"
             )
         return cls("power", power)
 
     @property
     def shares(self) -> bool:
         """Whether the server must know the clients' Q(x_k)."""
-        return self.kind.startswith("paper-")
+        return self.kind in NORMALISED
 
     def Q(self, counts: Tensor) -> Tensor:
         """Q(x), [..., C], from class counts [..., C]. A client without samples counts as one that has equally
         many of all classes."""
         C, n = counts.shape[-1], counts.sum(dim=-1, keepdim=True)
         x = torch.where(n > 0, counts.double() / n.clamp(min=1), 1 / C)
+        if self.kind in NORMALISED:
+            return NORMALISED[self.kind](x)
+        if self.kind == "exp":
+            return x.exp()
         if self.kind == "even":
             x = (x > 0).double() / (x > 0).sum(dim=-1, keepdim=True)
-        if self.kind.endswith("exp"):
-            return x.exp()
-        if self.kind == "paper-sqrt":
-            return x.sqrt()
         return (C * x) ** self.power
 
 
@@ -91,7 +102,7 @@ def phi(
     if parsed.shares:
         if normaliser is None:
             raise ValueError(f"phi {form!r} needs the normaliser sum_k p_k Q(x_k)")
-        # a class that nobody has gets Q = 0 everywhere (sqrt): its length is 0, not 0/0
+        # a class that nobody has may get Q = 0 everywhere: its length is 0, not 0/0
         lengths = torch.where(
             normaliser > 0, lengths / normaliser.clamp(min=1e-300), torch.zeros_like(lengths)
         )

@@ -79,6 +79,7 @@ NORMALISER = torch.tensor([0.5, 0.25, 0.8], dtype=torch.float64)
         ("power:0", [1.0, 1.0, 1.0]),
         ("power:0.5", [(3 * 6 / 8) ** 0.5, (3 * 2 / 8) ** 0.5, 0.0]),
         ("exp", [math.exp(6 / 8), math.exp(2 / 8), 1.0]),
+        ("paper-linear", [6 / 8 / 0.5, 2 / 8 / 0.25, 0.0]),
         ("paper-sqrt", [(6 / 8) ** 0.5 / 0.5, (2 / 8) ** 0.5 / 0.25, 0.0]),
         ("paper-exp", [math.exp(6 / 8) / 0.5, math.exp(2 / 8) / 0.25, 1 / 0.8]),
     ],

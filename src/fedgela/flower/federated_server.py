@@ -39,7 +39,7 @@ from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
 from fedgela.training import Plan
 
-# for a site that came late, where a method divides by pooled statistics (phi = paper-sqrt)
+# for a site that came late, where a method divides by pooled statistics (phi = paper-linear, paper-sqrt)
 NO_LENGTH = "has a class that no site had when the run began, for which the method has no length"
 
 
