@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms import ALGORITHMS, FedGELA
 from fedgela.config import Experiment, known_keys, parse_experiment, read_toml, set_key
 from fedgela.errors import UserError, did_you_mean
 
@@ -38,6 +38,21 @@ def test_defaults_are_the_papers() -> None:
 def test_an_experiment_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Experiment().lr = 1.0
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"lrr": 0.1}, "there is no key 'lrr' (did you mean 'lr'?)"),
+        ({"sample": 3, "clients": 2}, "sample: 3 clients a round are more than all 2"),
+        ({"algorithm": FedGELA(E_W=-1.0)}, "algorithm.E_W: should be greater than 0, not -1.0"),
+        ({"rounds": 0, "lr": "fast"}, "rounds: should be greater than or equal to 1, not 0\nlr: should be a"),
+    ],
+)
+def test_a_mistake_in_python_is_told_as_in_a_config(mistake: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        Experiment(**mistake)
+    assert str(error.value).startswith(message)
 
 
 # -- TOML in, TOML out ---------------------------------------------------------------------------------

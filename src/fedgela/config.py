@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainSerializer,
     PydanticUndefinedAnnotation,
     PydanticUserError,
@@ -44,8 +45,7 @@ def _checked_by(parse: Any) -> AfterValidator:
 def make_algorithm(value: object) -> FedAvg:
     """An algorithm from its name, or from a table with its name and hyper-parameters."""
     if isinstance(value, FedAvg):
-        _method(name_of(value))  # raises where a config could not name the method
-        return value
+        value = _algorithm_table(value)  # as a config would have it
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         raise ValueError(f"give a method's name or a table with its name, not {value!r}")
@@ -249,6 +249,18 @@ class Experiment(BaseModel):
             raise ValueError(f"sample: {self.sample} clients a round are more than all {self.clients}")
         return self
 
+    @model_validator(mode="wrap")  # the last of all, so that it hears of every mistake
+    @classmethod
+    def _told_plainly(cls, table: object, validate: ModelWrapValidatorHandler["Experiment"]) -> "Experiment":
+        """A mistake is a UserError of one or two lines, in Python as in a config."""
+        try:
+            return validate(table)
+        except ValidationError as error:
+            method = _method_named(table)
+            lines = _explain(error, known_keys(method), method)
+        more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
+        raise UserError("\n".join(lines[:2]) + more)
+
     def with_(self, **changes: Any) -> "Experiment":
         """The experiment with some values changed, validated again."""
         return parse_experiment({**self.model_dump(), **changes})
@@ -295,16 +307,20 @@ def known_keys(algorithm: str | None = None) -> list[str]:
 
 
 def parse_experiment(table: dict[str, Any], where: str = "config") -> Experiment:
-    """A validated experiment from a config's table; a UserError of one or two lines, which names `where`."""
+    """A validated experiment from a config's table; the lines of a UserError begin with `where`."""
     try:
         return Experiment.model_validate(_without_none(table))
-    except ValidationError as error:
-        algorithm = table.get("algorithm")
-        name = algorithm.get("name") if isinstance(algorithm, dict) else algorithm
-        method = name if isinstance(name, str) else "fedgela"
-        lines = _explain(error, known_keys(method), method)
-    more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
-    raise UserError("\n".join(f"{where}: {line}" for line in lines[:2]) + more)
+    except UserError as error:
+        raise UserError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
+
+
+def _method_named(table: object) -> str:
+    """The name of the method that a config's table asks for, as far as it tells."""
+    algorithm = table.get("algorithm") if isinstance(table, dict) else None
+    if isinstance(algorithm, FedAvg):
+        return name_of(algorithm)
+    name = algorithm.get("name") if isinstance(algorithm, dict) else algorithm
+    return name if isinstance(name, str) else "fedgela"
 
 
 def _explain(

@@ -391,7 +391,7 @@ def test_a_method_that_no_config_could_name_is_an_error() -> None:
     class Hidden(FedAvg):
         pass
 
-    with pytest.raises(ValueError, match=r"Hidden.* is no import path"):
+    with pytest.raises(UserError, match=r"Hidden.* is no import path"):
         Experiment(algorithm=Hidden())
 
 
