@@ -17,8 +17,8 @@ from fedgela.errors import UserError, did_you_mean, first_line
 from fedgela.failures import keep_failure
 from fedgela.files import write_json
 from fedgela.imports import is_import_path
+from fedgela.listener import Listener
 from fedgela.own_code import check_own_code
-from fedgela.progress import View
 from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import ASKED, RESULT, TABLE, RunFolder, refuse_other_kinds
 from fedgela.runs import HARDWARE, already_holds_a_run, check_same, is_of, run_or_resume
@@ -121,29 +121,35 @@ def _with_algorithm_table(
 
 
 @data_read_once()
-def compare(experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View) -> Comparison:
+def compare(
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    out: str | Path,
+    listener: Listener | None = None,
+) -> Comparison:
     """Run what is missing, and write the table after every run.
 
     A run that fails leaves the others' results in place, and its error in the table.
     """
+    out, listener = Path(out), listener or Listener()
     check_possible(experiments, seeds, lambda name, seed: out / name / f"seed-{seed}")
     with working_in(out, TABLE):
         write_json(out / ASKED, [f"{name}/seed-{seed}" for seed in seeds for name in experiments])
-        rows, settings = _earlier(experiments, seeds, out, view)
+        rows, settings = _earlier(experiments, seeds, out, listener)
         rows |= {name: Row(name) for name in experiments}
         differing = _differing(settings | {name: _settings(e) for name, e in experiments.items()})
         for seed in seeds:  # seed by seed: a comparison cut short is still a fair one
             for name, experiment in experiments.items():
-                view.label = f"{name} seed {seed}" if len(seeds) > 1 else name
-                _run_one(experiment.with_(seed=seed), out / name / f"seed-{seed}", rows[name], view)
-                view.advance()
+                listener.label = f"{name} seed {seed}" if len(seeds) > 1 else name
+                _run_one(experiment.with_(seed=seed), out / name / f"seed-{seed}", rows[name], listener)
+                listener.advance()
                 Comparison(list(rows.values()), differing).save(out)
-        view.label = ""
+        listener.label = ""
         return Comparison(list(rows.values()), differing)
 
 
 def _earlier(
-    experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, view: View
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], out: Path, listener: Listener
 ) -> tuple[dict[str, Row], dict[str, Settings]]:
     """Finished runs of other methods in this folder, to be shown in the same table: those with the same
     federation, model and rounds. And their settings, as a user would have asked for them."""
@@ -160,7 +166,7 @@ def _earlier(
             held, result = folder.experiment(), folder.sound_result()
             check_own_code(folder.path, held)
         except UserError as error:
-            view.note(f"{first_line(error)}; it is left out of the table")
+            listener.note(f"{first_line(error)}; it is left out of the table")
             continue
         same_split = held.partition_seed == (
             held.seed if asked.partition_seed is None else asked.partition_seed
@@ -169,11 +175,11 @@ def _earlier(
         other = sorted(key for key in wanted if found.get(key) != wanted[key])
         if not same_split or other:
             keys = ", ".join(other or ["partition_seed"])
-            view.note(f"{path.parent}: has another {keys}, and is left out of the table")
+            listener.note(f"{path.parent}: has another {keys}, and is left out of the table")
         elif held.seed not in seeds or result is None:
             continue
         elif not is_of(result, resolve(asked.with_(seed=held.seed))[1]):
-            view.note(f"{path.parent}: is of other data of the same name, and is left out of the table")
+            listener.note(f"{path.parent}: is of other data of the same name, and is left out of the table")
         else:
             rows.setdefault(name, Row(name)).results[held.seed] = result
             settings[name] = _settings(held)
@@ -199,11 +205,11 @@ def _differing(settings: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
     return {key: of_methods for key, of_methods in values.items() if len(set(of_methods.values())) > 1}
 
 
-def _run_one(experiment: Experiment, folder: Path, row: Row, view: View) -> None:
+def _run_one(experiment: Experiment, folder: Path, row: Row, listener: Listener) -> None:
     try:
-        row.results[experiment.seed] = run_or_resume(experiment, folder, view)
+        row.results[experiment.seed] = run_or_resume(experiment, folder, listener)
     except Exception as error:
-        row.errors[experiment.seed] = keep_failure(error, folder, view.note)
+        row.errors[experiment.seed] = keep_failure(error, folder, listener.note)
 
 
 def check_possible(

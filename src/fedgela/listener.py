@@ -7,6 +7,11 @@ from fedgela.evaluation import Record
 class Listener:
     """Is told how a run goes, and does nothing with it: derived classes override what they care about."""
 
+    label = ""  # names the current run where there are several
+
+    def advance(self) -> None:
+        """One of several runs has ended, well or not."""
+
     def started(self, experiment: Experiment, done: int) -> None:
         """The run begins, or goes on after `done` rounds."""
 
@@ -29,6 +34,9 @@ class Relay(Listener):
 
     def __init__(self, passes_to: Listener) -> None:
         self.passes_to = passes_to
+
+    def advance(self) -> None:
+        self.passes_to.advance()
 
     def started(self, experiment: Experiment, done: int) -> None:
         self.passes_to.started(experiment, done)

@@ -50,12 +50,11 @@ def duration(seconds: float) -> str:
 
 
 class View(Listener):
-    """Shows runs as they go on: a context manager around one or several. `label` names the current one."""
+    """Shows runs as they go on: a context manager around one or several."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console = console
         self.runs = runs
-        self.label = ""
         self.folder: Path | None = None  # of the run, where there is a single one
         self.goes_on = NOTHING_YET  # how to go on, told when the command is interrupted
 
@@ -75,9 +74,6 @@ class View(Listener):
     def _can_go_on(self) -> None:
         if self.goes_on == NOTHING_YET:
             self.goes_on = f"'fedgela resume {self.folder or 'DIR'}' goes on"
-
-    def advance(self) -> None:
-        """One of the runs has ended, well or not."""
 
     def note(self, text: str) -> None:
         self.console.print(f"{self._prefix()}note: {text}", markup=False, highlight=False, soft_wrap=True)

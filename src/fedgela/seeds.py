@@ -10,7 +10,7 @@ from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
-from fedgela.progress import View
+from fedgela.listener import Listener
 from fedgela.resolve import data_read_once, located, resolve
 from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
 from fedgela.runs import already_holds_a_run, resume, run_or_resume
@@ -19,8 +19,11 @@ from fedgela.tables import summary_of_seeds
 
 
 @data_read_once()
-def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: View) -> Record:
+def run_seeds(
+    experiment: Experiment, seeds: Sequence[int], path: str | Path, listener: Listener | None = None
+) -> Record:
     """Run an experiment on every seed, in a new folder, and return their summary."""
+    path = Path(path)
     if holds_seeds(path) or RunFolder(path).exists():
         raise already_holds_a_run(path)
     refuse_other_kinds(path, SEEDS)
@@ -29,7 +32,7 @@ def run_seeds(experiment: Experiment, seeds: Sequence[int], path: Path, view: Vi
     path.mkdir(parents=True, exist_ok=True)
     table = {"seeds": list(seeds), "experiment": plain_table(located(experiment))}
     write_atomically(path / SEEDS, tomli_w.dumps(table))
-    return resume_seeds(path, view)
+    return resume_seeds(path, listener)
 
 
 def holds_seeds(path: Path) -> bool:
@@ -37,12 +40,15 @@ def holds_seeds(path: Path) -> bool:
 
 
 @data_read_once()
-def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Record:
+def resume_seeds(
+    path: str | Path, listener: Listener | None = None, tensorboard: bool | None = None
+) -> Record:
     """Run or continue every seed's run, except those that are finished, and return the summary.
 
     Where all are finished, a changed source of the user's own code is only noted, as for a single run; where
     some are not, it is an error.
     """
+    path, listener = Path(path), listener or Listener()
     try:
         table = tomllib.loads((path / SEEDS).read_text())
         seeds, experiment = table["seeds"], parse_experiment(table["experiment"], str(path / SEEDS))
@@ -53,12 +59,12 @@ def resume_seeds(path: Path, view: View, tensorboard: bool | None = None) -> Rec
     results: dict[int, Record] = {}
     all_finished = all(_is_finished(RunFolder(path / f"seed-{seed}")) for seed in seeds)
     for seed in seeds:
-        view.label, folder = f"seed {seed}", path / f"seed-{seed}"
+        listener.label, folder = f"seed {seed}", path / f"seed-{seed}"
         if all_finished:
-            results[seed] = resume(folder, view, tensorboard)
+            results[seed] = resume(folder, listener, tensorboard)
         else:
-            results[seed] = run_or_resume(experiment.with_(seed=seed), folder, view)
-        view.advance()
+            results[seed] = run_or_resume(experiment.with_(seed=seed), folder, listener)
+        listener.advance()
     summary = summary_of_seeds(results)
     write_json(path / RESULT, summary)
     return summary

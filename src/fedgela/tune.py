@@ -21,7 +21,7 @@ from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.evaluation import Record
 from fedgela.failures import keep_failure
 from fedgela.files import write_atomically, write_json
-from fedgela.progress import View
+from fedgela.listener import Listener
 from fedgela.resolve import data_read_once, located
 from fedgela.runfolder import TRIALS
 from fedgela.runs import run_or_resume
@@ -103,10 +103,11 @@ def tune(
     trials: int,
     validation: float,
     by: Metric,
-    out: Path,
-    view: View,
+    out: str | Path,
+    listener: Listener | None = None,
 ) -> list[Trial]:
     """Run every trial of every method, and write the best settings after each. Called again, it goes on."""
+    out, listener = Path(out), listener or Listener()
 
     def folder_of(name: str, number: int, seed: int) -> Path:
         return out / name / f"trial-{number}" / f"seed-{seed}"
@@ -127,29 +128,31 @@ def tune(
         for name, of_method in planned.items():
             for number, (trial, chosen) in enumerate(of_method, 1):
                 folders = {seed: folder_of(name, number, seed) for seed in seeds}
-                _run(trial, chosen, folders, f"{name} trial {number}/{trials}", view)
+                _run(trial, chosen, folders, f"{name} trial {number}/{trials}", listener)
                 done.append(trial)
                 write_json(out / TRIALS, [vars(one) for one in done])
                 header = _header(done, list(experiments), seeds, trials, validation, by)
                 config = _config(best_of(done, by), experiments)
                 write_atomically(out / "tuned.toml", header + tomli_w.dumps(config))
-    view.label = ""
+    listener.label = ""
     return done
 
 
-def _run(trial: Trial, experiment: Experiment, folders: Mapping[int, Path], label: str, view: View) -> None:
+def _run(
+    trial: Trial, experiment: Experiment, folders: Mapping[int, Path], label: str, listener: Listener
+) -> None:
     """Run a trial on every seed, and keep its scores in it, or the error of the first run that fails."""
     results: list[Record] = []
     try:
         for seed, folder in folders.items():
-            view.label = f"{label} seed {seed}"
-            results.append(run_or_resume(experiment.with_(seed=seed), folder, view))
-            view.advance()
+            listener.label = f"{label} seed {seed}"
+            results.append(run_or_resume(experiment.with_(seed=seed), folder, listener))
+            listener.advance()
         trial.GA, trial.PA = (statistics.fmean(r[m]["last"] for r in results) for m in ("GA", "PA"))
     except Exception as error:
-        trial.error = keep_failure(error, folder, view.note)
+        trial.error = keep_failure(error, folder, listener.note)
         for _ in range(len(folders) - len(results)):  # the seed that failed, and those not tried after it
-            view.advance()
+            listener.advance()
 
 
 def _with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
