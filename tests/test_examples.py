@@ -1,8 +1,10 @@
 """The examples of the docs run, outside of the package."""
 
 import math
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,26 @@ from fedgela.errors import UserError
 from helpers import start_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize(("page", "printed"), [("README.md", r"^\d+\.\d"), ("docs/python.md", r"96\.379")])
+def test_the_blocks_of_python_of_a_page_are_one_program(page: str, printed: str, tmp_path: Path) -> None:
+    text = (EXAMPLES.parent / page).read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == text.count("```python") > 0
+    lines = [
+        "def main():",
+        textwrap.indent("\n".join(blocks), "    "),
+        "if __name__ == '__main__':",
+        "    main()",
+    ]
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(printed, done.stdout)
 
 
 def test_own_model_and_method(tmp_path: Path) -> None:
