@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from fedgela.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 TABLE = re.compile(r"<!-- table: (.*?) -->\n(.*?)\n<!-- end -->", re.DOTALL)
 
