@@ -16,6 +16,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from fedgela.reproduce.standing import Standing
+
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs/images"
 COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#332288", "#661100"]
@@ -49,7 +51,7 @@ def round_time() -> None:
     save(figure, "round-time.svg")
 
 
-FEDAVG, FEDGELA = "#777777", "#0072b2"
+FEDAVG, FEDGELA, EVEN = "#777777", "#0072b2", "#d55e00"
 GROUPS = (
     "Two classes a client",
     "10 of 50 clients train in a round",
@@ -86,9 +88,15 @@ def label_of(config: dict[str, Any]) -> str:
     return ", ".join(filter(None, [NAMES[config["dataset"]], split, NAMES[config["model"]]]))
 
 
+def mean(standing: Standing, metric: str, when: str) -> float:
+    return statistics.fmean(standing.values(metric, when).values())
+
+
 def measured() -> None:
-    """FedAvg's and FedGELA's GA and PA, a line a setting: the table of the README as a picture."""
+    """FedAvg's and FedGELA's GA and PA, a line a setting: the table of the README as a picture. And FedGELA
+    with `even` where it was run beside them."""
     pairs = sorted(measured_pairs(), key=lambda pair: GROUPS.index(group_of(config_of(pair[1]))))
+    evens = {(base.cell.id, base.conditions): even for base, even in measured_pairs("even")}
     places: list[tuple[float, str]] = []
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 6.6), sharey=True, layout="constrained")
     y, group = 0.0, ""
@@ -98,13 +106,15 @@ def measured() -> None:
             group = group_of(config)
             axes[0].text(0, y + 0.2, group, transform=axes[0].get_yaxis_transform(), fontweight="bold")
             y += 1
+        even = evens.get((base.cell.id, base.conditions))
         for axis, (metric, when) in zip(axes, MEASURED, strict=True):
-            before, after = (
-                statistics.fmean(standing.values(metric, when).values()) for standing in (base, gela)
-            )
+            before, after = (mean(standing, metric, when) for standing in (base, gela))
             axis.plot([before, after], [y, y], color="#bbbbbb", linewidth=2, zorder=1)
             axis.scatter(before, y, s=34, color="white", edgecolor=FEDAVG, linewidth=1.5, label="FedAvg")
             axis.scatter(after, y, s=34, color=FEDGELA, label="FedGELA")
+            if even is not None:
+                instead, name = mean(even, metric, when), "FedGELA, phi = even"
+                axis.scatter(instead, y, s=14, color=EVEN, marker="D", label=name)
         places.append((y, label_of(config)))
         y += 1
     axes[0].set_yticks(*zip(*places, strict=True))
@@ -116,7 +126,8 @@ def measured() -> None:
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
     marks, names = axes[0].get_legend_handles_labels()
-    figure.legend(marks[:2], names[:2], loc="outside lower center", ncols=2, frameon=False)
+    each = dict(zip(names, marks, strict=True))
+    figure.legend(each.values(), each.keys(), loc="outside lower center", ncols=3, frameon=False)
     save(figure, "measured.svg")
 
 

@@ -33,13 +33,14 @@ def place_of(config: dict[str, Any], quote: str = "") -> tuple[str, str]:
     return where, f"{config.get('sample') or config['clients']} of {config['clients']}"
 
 
-def measured_pairs() -> Iterator[tuple[Standing, Standing]]:
-    """FedAvg and FedGELA at its defaults, on real data, wherever the ledger has both on the same seeds."""
-    standings = Standings(entries())
+def measured_pairs(phi: str = FedGELA().phi) -> Iterator[tuple[Standing, Standing]]:
+    """FedAvg and FedGELA with this form of Phi and its other defaults, on real data, wherever the ledger has
+    both on the same seeds."""
+    standings, options = Standings(entries()), {"name": "fedgela", **asdict(FedGELA(phi=phi))}.items()
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
         for gela in standings.all_of(cell):
-            if gela.has_own_options:
+            if not config_of(gela)["algorithm"].items() <= options:
                 continue
             for base in standings.under(gela.conditions, base_cell):
                 if set(base.entries) == set(gela.entries):
