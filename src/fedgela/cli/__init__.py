@@ -18,23 +18,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning when clients hold only some of the classes.",
 )
-for command in (
-    training.run,
-    training.resume,
-    training.compare,
-    training.tune,
-    training.burden,
-    looking.inspect,
-    looking.theory,
-    looking.report,
-    looking.watch,
-    deploying.predict,
-    deploying.export,
-    measuring.bench,
-    measuring.reproduce,
-):
-    app.command()(command)
-app.add_typer(federation_commands, name="federation")
+# in the order in which they are used
+COMMANDS = {
+    "Before training": (looking.inspect, training.burden),
+    "Training": (training.run, training.resume, training.compare, training.tune),
+    "What came out": (looking.watch, looking.report),
+    "Trained models": (deploying.predict, deploying.export),
+    "The paper, and speed": (measuring.reproduce, looking.theory, measuring.bench),
+}
+for purpose, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=purpose)(command)
+app.add_typer(federation_commands, name="federation", rich_help_panel="Real sites")
 
 
 def _version(show: bool) -> None:

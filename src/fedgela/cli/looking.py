@@ -20,7 +20,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option("--out", help="a folder for text, JSON, PNG and HTML")] = None,
     seed: Annotated[int | None, typer.Option(help="of the split among clients")] = None,
 ) -> None:
-    """Tell before training who holds what, and whether FedGELA is likely to help."""
+    """Tell who holds what, and whether FedGELA is likely to help."""
     from fedgela import inspection, inspection_report
     from fedgela.config import parse_experiment
     from fedgela.files import check_apart, check_folder
