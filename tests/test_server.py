@@ -234,10 +234,11 @@ def test_a_client_without_test_samples_is_left_out_and_counted(npz: Path) -> Non
 # -- eval_every ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("sample", [2, 4])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_evaluating_less_often_changes_no_figure(npz: Path, name: str) -> None:
+def test_evaluating_less_often_changes_no_figure(npz: Path, name: str, sample: int) -> None:
     always, sometimes = (
-        without_seconds(play(serve(tiny(npz, algorithm=name, sample=2, rounds=5, eval_every=every)))[1])
+        without_seconds(play(serve(tiny(npz, algorithm=name, sample=sample, rounds=5, eval_every=every)))[1])
         for every in (1, 2)
     )
     for record, full in zip(sometimes, always, strict=True):
@@ -246,6 +247,26 @@ def test_evaluating_less_often_changes_no_figure(npz: Path, name: str) -> None:
         else:
             assert not [key for key in record if key.startswith(("GA", "PA", "local", "angle"))]
             assert record["train_loss"] == full["train_loss"]
+
+
+@pytest.mark.parametrize(("sample", "scored"), [(4, {2, 4, 5}), (3, {1, 2, 3, 4, 5})])
+def test_local_models_are_only_scored_where_a_figure_may_be_of_them(
+    npz: Path, monkeypatch: pytest.MonkeyPatch, sample: int, scored: set[int]
+) -> None:
+    server = serve(tiny(npz, algorithm="fedrep", sample=sample, rounds=5, eval_every=2))
+    asked: list[int] = []
+    by_locals = server.scorer.by_locals
+
+    def watched(*arguments: Any) -> Any:
+        asked.append(progress.round)
+        return by_locals(*arguments)
+
+    monkeypatch.setattr(server.scorer, "by_locals", watched)
+    progress = server.begin()
+    for _ in range(5):
+        server.step(progress)
+    assert asked == sorted(scored)
+    assert progress.visited.max() == 5
 
 
 # -- aggregation -----------------------------------------------------------------------------------

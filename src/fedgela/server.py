@@ -156,8 +156,9 @@ class Server:
         visits = self.visits(progress, plan, selected)
         for visit in visits:
             client = visit.update.client
-            if visit.right is not None:
+            if not self.algorithm.pooled:
                 progress.visited[client] = progress.round
+            if visit.right is not None:
                 progress.right[client] = visit.right
             if visit.right_on_union is not None:
                 progress.right_on_union[client] = visit.right_on_union
@@ -228,6 +229,8 @@ class Server:
         if self.keeps_models:
             for _, outcome in outcomes:
                 self.store.put(outcome.client, _cpu(outcome.model))
+        if not self._scores_locals(progress.round):
+            return visits
         with self._evaluation():
             visits = self._scored(progress, visits, outcomes)
             if self.tracker is None or not self._evaluates(progress.round):
@@ -240,6 +243,10 @@ class Server:
 
     def _evaluates(self, round: int) -> bool:
         return round % self.experiment.eval_every == 0 or round == self.experiment.rounds
+
+    def _scores_locals(self, round: int) -> bool:
+        """In rounds that are not evaluated, too, where a client may not train again before one that is."""
+        return self._evaluates(round) or _set(self.experiment.sample) < len(self.able())
 
     def plan(self, progress: Progress) -> Plan:
         """How the clients of the current round train."""

@@ -50,6 +50,9 @@ class SiteServer(Server):
         super().__init__(experiment, federation, note=note)
         self.scorer: SiteScorer = SiteScorer(self.algorithm, self.federation, self.engine, self.own_norm)
 
+    def _scores_locals(self, round: int) -> bool:
+        return True  # the site may be away in the next round that is evaluated
+
     def shared_of_visit(self, visit: Visit, round: int) -> State:
         """The visit's figures by class, in rounds that are evaluated, as a local run has them."""
         if not self._evaluates(round) or visit.right is None:
