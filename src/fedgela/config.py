@@ -81,6 +81,9 @@ PLAIN = "a number, a string, true or false, or a tuple of these"
 def _check_plain(name: str, made: FedAvg) -> None:
     """A ValueError where a hyper-parameter cannot be written as TOML and JSON, as configs and results need
     it, or not be hashed, by which engines tell methods apart."""
+    for field in dataclasses.fields(made):
+        if getattr(made, field.name) is None and field.default is not None:
+            raise ValueError(f"{name}: {field.name} cannot be None: in a config that means its default")
     for key, value in _without_none(dataclasses.asdict(made)).items():
         try:
             tomli_w.dumps(json.loads(json.dumps({key: value})))

@@ -36,6 +36,11 @@ class Doubled(FedAvg):
 
 
 @dataclass(frozen=True)
+class Bounded(FedAvg):
+    most: float | None = 3.0
+
+
+@dataclass(frozen=True)
 class TakesTheMean(FedAvg):
     def loss(self, net, x, y, client):
         return super().loss(net, x, y, client).mean()
@@ -235,6 +240,13 @@ def own_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hyper_parameters_that_would_be_taken_amiss_are_refused(npz: Path, name: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         tiny(npz, algorithm=f"own_methods_of_a_test:{name}")
+
+
+def test_a_none_that_a_config_would_lose_is_refused(npz: Path) -> None:
+    bounded = find_algorithm("own_methods_of_a_test:Bounded")
+    assert tiny(npz, algorithm=bounded(most=2.0)).algorithm == bounded(most=2.0)
+    with pytest.raises(UserError, match="Bounded: most cannot be None: in a config that means its default"):
+        tiny(npz, algorithm=bounded(most=None))
 
 
 def test_it_is_named_by_its_path_from_config_to_config(npz: Path) -> None:
