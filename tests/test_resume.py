@@ -24,7 +24,7 @@ from fedgela.files import read_tensors
 from fedgela.saving import Saver
 from fedgela.server import Server
 from fedgela.watch import Watcher
-from helpers import Notes, listing, outcome_of, start_command, tiny, tiny_table
+from helpers import Notes, listing, outcome_of, run_cut, start_command, tiny, tiny_table
 
 
 class Killed(Exception):
@@ -398,6 +398,17 @@ def test_a_run_is_not_made_shorter_than_it_is(cut: Path) -> None:
     (cut / "config.toml").write_text(re.sub(r"^rounds = \d+", "rounds = 1", config, flags=re.M))
     with pytest.raises(UserError, match=r"rounds is 1 now, but \d+ are done"):
         runs.resume(cut)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedgela"])
+def test_a_run_does_not_end_in_a_round_that_was_not_evaluated(npz: Path, tmp_path: Path, name: str) -> None:
+    run_cut(tiny(npz, algorithm=name, rounds=5, eval_every=3), tmp_path, 2)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 5", "rounds = 2"))
+    with pytest.raises(UserError, match="rounds is 2 now, and so many are done, but the last was not"):
+        runs.resume(tmp_path)
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 3"))
+    assert runs.resume(tmp_path)["GA"]["last_round"] == 3
 
 
 def test_a_run_that_goes_on_has_not_failed_any_more(cut: Path) -> None:

@@ -265,6 +265,11 @@ def _rounds(
     progress = checkpoint.progress if checkpoint else server.begin()
     seconds = checkpoint.seconds if checkpoint else 0.0
     folder.cut_metrics(checkpoint.metrics_bytes if checkpoint else 0)
+    if progress.round == experiment.rounds and "GA" not in folder.records()[-1]:
+        raise UserError(
+            f"{folder.path / CONFIG}: rounds is {progress.round} now, and so many are done, but the last was "
+            "not evaluated, as the end of a run is: give it more"
+        )
     listener.started(experiment, progress.round)
     shared = experiment.algorithm.shares()
     if shared is not None:
