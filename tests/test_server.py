@@ -269,6 +269,27 @@ def test_local_models_are_only_scored_where_a_figure_may_be_of_them(
     assert progress.visited.max() == 5
 
 
+def test_a_local_model_that_is_scored_on_the_union_is_not_asked_for_its_own_part_again(
+    npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(tiny(npz, algorithm="fedrep", rounds=1))
+    answers = server.engine.answers
+    asked: list[int] = []
+
+    def counted(predict: Any, questions: Any) -> Any:
+        asked.extend(len(question.samples) for question in questions)
+        return answers(predict, questions)
+
+    monkeypatch.setattr(server.engine, "answers", counted)
+    progress, _ = play(server)
+    assert asked == [30] * 4
+    for k in range(4):
+        model, test = server.store.get(k), server.federation.test[k]
+        assert model is not None
+        [own] = answers(server.algorithm.predict_personal, [Question(model, test)])
+        assert torch.equal(progress.right[k], server.scorer.right(own, test))
+
+
 # -- aggregation -----------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Scores the global model and the local ones, each on the test sets that its figures are defined on."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -46,21 +45,20 @@ class Scorer:
         self, outcomes: Sequence[tuple[Job, Outcome]], extra: State
     ) -> list[tuple[Tensor, Tensor | None]]:
         """Right answers [C] of each local model on its client's own test set, and on the union if needed."""
+        own = [self.federation.test[job.client] for job, _ in outcomes]
+        asked = [self.union] * len(own) if self.needs_union else own
         questions = [
-            Question(outcome.model, self.federation.test[job.client], job.vectors | extra)
-            for job, outcome in outcomes
+            Question(outcome.model, samples, job.vectors | extra)
+            for (job, outcome), samples in zip(outcomes, asked, strict=True)
         ]
-        own = self._right_answers(questions)
-        if not self.needs_union:
-            return [(right, None) for right in own]
-        everything = self._right_answers([replace(question, samples=self.union) for question in questions])
-        return list(zip(own, everything, strict=True))
-
-    def _right_answers(self, questions: Sequence[Question]) -> list[Tensor]:
         answers = self.engine.answers(self.algorithm.predict_personal, questions)
-        return [
-            self.right(answer, question.samples) for question, answer in zip(questions, answers, strict=True)
-        ]
+        found: list[tuple[Tensor, Tensor | None]] = []
+        for answer, mine in zip(answers, own, strict=True):
+            if self.needs_union:  # of which a client's own test set is a part
+                found.append((self.right(answer[mine], mine), self.right(answer, self.union)))
+            else:
+                found.append((self.right(answer, mine), None))
+        return found
 
     def _answer(self, predict: Predict, question: Question) -> Tensor:
         return self.engine.answers(predict, [question])[0]
@@ -119,7 +117,8 @@ class Scorer:
             key = tuple((name, tuple(value.flatten().tolist())) for name, value in vectors.items())
             if key not in alike:  # with most methods newcomers have the same vectors, and the same answers
                 question = Question(server.model | self.own_norm, self.union, vectors | server.extra)
-                alike[key] = self._right_answers([question])[0]
+                answer = self._answer(self.algorithm.predict_personal, question)
+                alike[key] = self.right(answer, self.union)
             progress.right_on_union[k] = alike[key]
 
 
