@@ -79,8 +79,6 @@ class FederationFolder:
         if (path / SITE).exists():
             raise UserError(f"{path}: is a site's folder; the server needs the federation's")
         table = _read(path / FEDERATION, f"{path}: is no federation's folder (no {FEDERATION})")
-        if "host" in table and "port" in table:  # as `init` has it, where a folder does not say yet
-            table = {"entrance": _entrance(str(table["host"]), table["port"], None)} | table
         kinds = {"id": str, "host": str, "port": int, "entrance": str, "sites": list, "classes": list}
         fields = _fields(table, path / FEDERATION, **kinds)
         if fields["port"] not in PORTS:
@@ -116,7 +114,7 @@ class SiteFolder:
     @classmethod
     def read(cls, path: Path) -> "SiteFolder":
         if (path / FEDERATION).exists():
-            raise UserError(f"{path}: is the federation's folder; give a site's, such as {path / 'site-1'}")
+            raise UserError(f"{path}: is the federation's folder; give a site's, which lies in it")
         table = _read(path / SITE, f"{path}: is no site's folder (no {SITE})")
         site = cls(path, **_fields(table, path / SITE, federation=str, name=str, server=str, classes=list))
         try:
@@ -156,16 +154,18 @@ def init(
 ) -> FederationFolder:
     """Make a federation's folder, whole or not at all. Sites come in through nginx at `proxy_port`, or
     directly where it is 0; by default directly only where they are on the server's own machine."""
-    entrance = _entrance(host, port, proxy_port)
+    if proxy_port is None:
+        proxy_port = 0 if is_this_machine(host) else PROXY_PORT
     _check_server(host, port, proxy_port, days)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists():
         raise UserError(f"{path}: is there already; a federation is made in a new folder")
     _check_names(sites, classes)
-    making = path.with_name(path.name + ".making")
+    making = path.with_name(f".{path.name}.making")
     shutil.rmtree(making, ignore_errors=True)
     keys = making / "server" / "keys"
     for folder in (making, keys.parent, keys, making / "runs"):
         folder.mkdir(parents=True, mode=0o700)  # parents that are missing get no such mode
+    entrance = address_of(host, proxy_port or port)
     made = FederationFolder(path, secrets.token_hex(8), host, port, entrance, tuple(sites), tuple(classes))
     make_certificates(making / "server", host, days)
     conf = nginx.configuration(path / "server", host, port, proxy_port or PROXY_PORT)
@@ -174,8 +174,6 @@ def init(
     for name in sites:
         _make_site(making / name, made, name, keys / f"{name}.pub")
     made.write(making)
-    if path.exists():
-        path.rmdir()
     making.rename(path)
     return made
 
@@ -187,7 +185,7 @@ def add_sites(federation: FederationFolder, names: list[str]) -> FederationFolde
         if (federation.path / name).exists():
             raise UserError(f"{federation.path / name}: is there already; move it away, or take another name")
     for name in names:
-        making = federation.path / f"{name}.making"
+        making = federation.path / f".{name}.making"
         shutil.rmtree(making, ignore_errors=True)
         _make_site(making, federation, name, federation.public_key(name))
         making.rename(federation.path / name)
@@ -211,13 +209,7 @@ def _with_sites(federation: FederationFolder, sites: tuple[str, ...]) -> Federat
     return changed
 
 
-def _entrance(host: str, port: int, proxy_port: int | None) -> str:
-    if proxy_port is None:
-        proxy_port = 0 if is_this_machine(host) else PROXY_PORT
-    return address_of(host, proxy_port or port)
-
-
-def _check_server(host: str, port: int, proxy_port: int | None, days: int) -> None:
+def _check_server(host: str, port: int, proxy_port: int, days: int) -> None:
     if not is_host(host):
         raise UserError(f"--host: {HOST}, not {host!r}")
     if not 0 <= days <= MOST_DAYS:
@@ -228,8 +220,13 @@ def _check_server(host: str, port: int, proxy_port: int | None, days: int) -> No
 
 def _check_names(sites: list[str], classes: list[str]) -> None:
     for name in sites:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) or name in ("server", "runs"):
-            raise UserError(f"a site's name has ASCII letters, digits, . _ and - only, not {name!r}")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name):
+            raise UserError(
+                "a site's name has up to 63 ASCII letters, digits, . _ and -, and begins with a letter or a "
+                f"digit, not {name!r}"
+            )
+        if name in (FEDERATION, "server", "runs"):
+            raise UserError(f"{name!r} cannot be a site's name: the federation itself keeps its own there")
     named: tuple[tuple[str, list[str]], ...] = (("site", sites), ("class", classes))
     for what, names in named:
         if len(set(names)) < len(names):
