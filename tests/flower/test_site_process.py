@@ -127,6 +127,39 @@ def test_a_refusal_after_a_connection_is_a_new_one(nodes: Nodes) -> None:
     assert sum("not let in yet" in line for line in nodes.said) == 2
 
 
+TRAINS = """
+import signal, sys, threading, time
+import torch
+from fedgela import cli
+from fedgela.flower import site_process
+
+def train():
+    net, x = torch.nn.Linear(256, 256), torch.randn(256, 256)
+    while True:
+        net(x).sum().backward()
+
+def serve(*_):
+    threading.Thread(target=train, daemon=True).start()
+    time.sleep(0.5)
+    signal.raise_signal(signal.{sign})
+
+site_process.open_site, site_process.serve = lambda *_: None, serve
+sys.argv = ["fedgela", "federation", "site", sys.argv[1], "--data", sys.argv[1]]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("sign", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_site_that_is_stopped_while_it_trains_ends_in_order(nodes: Nodes, sign: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINS.format(sign=sign), str(nodes.site.path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 GIVES_UP = """
 import threading, time
 import flwr.supernode.cli

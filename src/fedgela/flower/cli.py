@@ -1,6 +1,7 @@
 """`fedgela federation ...`: real clients, thin."""
 
 import contextlib
+import os
 import signal
 import sys
 from pathlib import Path
@@ -214,7 +215,11 @@ def site(
     opened = open_site(
         place, named, data_dir, image_size, unreadable, device, share_classes, masked_only, _log
     )
-    serve(place, opened, _log)
+    try:
+        serve(place, opened, _log)
+    except (KeyboardInterrupt, SystemExit) as end:
+        # at once, since the interpreter's own end would be aborted by a thread that trains
+        os._exit(130 if isinstance(end, KeyboardInterrupt) else 128 + signal.SIGTERM)
 
 
 @app.command()
