@@ -146,6 +146,16 @@ def test_a_run_whose_first_rounds_nobody_answers_is_told_to_its_end_without_a_wo
     assert Watcher(folder.path).look().runs[0].diverged_round is None
 
 
+@pytest.mark.parametrize(
+    "way", [value("error", "\x1b[2J\nclean"), tensor("\x1b[2J clean", "x", torch.ones(1))]
+)
+def test_words_of_a_site_are_one_line_that_no_terminal_acts_upon(way: Way, whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    played.grid.tamper[1] = in_place_of("train", way)
+    assert r"\x1b[2J clean" in rounds(played)[0]["faults"]["east"]
+    assert all(note.isprintable() for note in played.notes)
+
+
 def test_a_bottomless_answer_is_no_readable_message() -> None:
     deep = safetensors.torch.save({"a/b": torch.zeros(1)}, metadata={"about": "[" * 100_000})
     with pytest.raises(ValueError, match="no readable message"):
@@ -329,6 +339,7 @@ CLASS_NAMES: dict[str, tuple[object, str]] = {
     "numbers": ([1, 2], "sent no list of class names"),
     "a blank": (["cat", " "], "a class name that is empty"),
     "twice": (["hen", "hen "], "has the same class name twice"),
+    "colours": (["cat", "\x1b[31mcow"], r"has the class name '\x1b[31mcow', with characters that no screen"),
 }
 
 

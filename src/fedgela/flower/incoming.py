@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import FedAvg
+from fedgela.data.dataset import printable
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Replies
 from fedgela.flower.masks import SEED_BYTES
@@ -46,13 +47,13 @@ class Heard:
 
 def hear(replies: Replies, check: Callable[[int, Groups, About], None]) -> Heard:
     """`check` raises Unsound where a site's answer cannot be used."""
-    heard = Heard({}, {}, dict(sorted(replies.faults.items())))
+    heard = Heard({}, {}, {site: _line(why) for site, why in sorted(replies.faults.items())})
     for site, payload in sorted(replies.payloads.items()):
         try:
             answer = _read(payload)
             check(site, *answer)
         except Unsound as error:
-            heard.unsound[site] = str(error)
+            heard.unsound[site] = _line(str(error))
         else:
             heard.sound[site] = answer
     return heard
@@ -79,6 +80,8 @@ def check_classes(groups: Groups, about: About) -> None:
         raise Unsound("sent no list of class names")
     if any(not name.strip() or len(name) > LONGEST for name in names):
         raise Unsound(f"has a class name that is empty or longer than {LONGEST} characters")
+    if hidden := [name for name in names if not name.strip().isprintable()]:
+        raise Unsound(f"has the class name {hidden[0]!a}, with characters that no screen shows")
     stripped = [name.strip() for name in names]
     if len(set(stripped)) < len(stripped):
         raise Unsound("has the same class name twice")
@@ -265,4 +268,9 @@ def _type(value: Tensor) -> str:
 
 def _brief(value: Any) -> str:
     """A site's own words, as one short line."""
-    return " ".join(str(value).split())[:LONGEST]
+    return _line(str(value))[:LONGEST]
+
+
+def _line(text: str) -> str:
+    """Without what a terminal would act upon."""
+    return printable(" ".join(text.split()))
