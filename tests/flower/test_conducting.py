@@ -88,9 +88,10 @@ def terms_of_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> list[Terms]:
         ("--dp-noise", "nan"),
         ("--dp-clip", "0"),
         ("--dp-delta", "1"),
+        ("--test-data", "photos/test.npz"),
     ],
 )
-def test_an_option_out_of_its_range_leaves_no_folder(
+def test_a_wrong_option_leaves_no_folder(
     federation: FederationFolder, said: Said, option: str, value: str
 ) -> None:
     told = said(option, value)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedgela.config import Experiment
+from fedgela.data.sources import as_path
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
@@ -77,11 +78,11 @@ def begin(
         **terms,  # type: ignore[arg-type]
     )
     _check(agreed_on)
+    if test_data is not None:
+        test_data = _resolved(test_data)
     with _alone(federation, folder):
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(out / ASKED, experiment.to_toml())
-        if test_data is not None and Path(test_data).exists():  # and no data set's name
-            test_data = str(Path(test_data).resolve())
         return _go(federation, folder, agreed_on, test_data, listener)
 
 
@@ -106,6 +107,15 @@ def resume(federation: FederationFolder, out: Path, listener: Listener, **change
     _check_agreed(folder)
     with _alone(federation, folder):
         return _go(federation, folder, terms, test_data, listener)
+
+
+def _resolved(test_data: str) -> str:
+    """As the ServerApp finds it, which runs in another folder."""
+    try:
+        path = as_path(test_data, None)
+    except UserError as error:
+        raise UserError(f"--test-data: {str(error).removeprefix('dataset: ')}") from None
+    return test_data if path is None else str(path.resolve())
 
 
 def _check(terms: Terms) -> None:
