@@ -39,6 +39,7 @@ from fedgela.rounds import Progress, Visit
 from fedgela.server import Server
 from fedgela.training import Plan
 
+STILL_ASKED = "has not answered its last question yet"
 # for a site that came late, where a method divides by pooled statistics (phi = paper-linear, paper-sqrt)
 NO_LENGTH = "has a class that no site had when the run began, for which the method has no length"
 
@@ -152,18 +153,19 @@ class FederatedServer(Server):
         members = set(super().able())
         able = [site for site in online if site in members]
         if len(able) < self.terms.min_sites:
-            others = dict.fromkeys(self.exchange.hanging, "hangs") | self.refused
+            others = dict.fromkeys(self.exchange.hanging, STILL_ASKED) | self.refused
             why = "".join(f"; {self.terms.sites[site]}: {text}" for site, text in sorted(others.items()))
+            slow = ", with larger --round-seconds if they are slow" if self.exchange.hanging else ""
             raise UserError(
                 f"only {len(able)} of at least {self.terms.min_sites} sites are there after "
                 f"{self.terms.wait_seconds:g} s{why}; "
-                "'fedgela federation run --resume' goes on once they are"
+                f"'fedgela federation run DIR --resume' goes on once they are{slow}"
             )
         for site, name in enumerate(self.terms.sites):
             if name in self.faults:
                 continue
             if site in self.exchange.hanging:
-                self._fault(site, "hangs")
+                self._fault(site, STILL_ASKED)
             elif site in self.refused:
                 self._fault(site, self.refused[site])
             elif site in members and site not in able:
