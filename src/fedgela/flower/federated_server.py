@@ -372,8 +372,7 @@ class FederatedServer(Server):
         counts = self.federation.test_counts
         right, asked = torch.zeros_like(counts), torch.zeros_like(counts)
         online = set(self.exchange.online())
-        progress = self._at_the_end
-        at = Progress(progress.server, progress.visited, progress.right, progress.right_on_union, round)
+        at = replace(self._at_the_end, round=round)
         sites = [site for site in clients if site in online and counts[site] > 0]
         answers = self._ask("finetune", {"model": self.travelling(model)}, sites, at)
         for site, (answer, _) in answers.items():

@@ -48,8 +48,6 @@ class CentralPrivacy:
                 f"differential privacy: all {sites} sites take part in every round, since an absent one "
                 f"would be replaced by another; leave out sample = {server.experiment.sample}"
             )
-        if not (self.noise > 0 and self.clip > 0 and 0 < self.delta < 1):
-            raise UserError("differential privacy: noise and clip are above 0, delta between 0 and 1")
         if server.rule is not None:
             raise UserError(
                 "differential privacy: its noise is for a plain mean of clipped changes; leave aggregation "
@@ -110,18 +108,14 @@ class Releases:
     """How many noisy models a run has made, on disk before each of them is: a round that is done again after
     a kill has fresh noise, and costs again."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Without a path they are counted for as long as the process lives."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.count = 0
-        if path is not None and path.exists():
-            self.count = int(json.loads(path.read_text())["noisy_models"])
+        self.count = int(json.loads(path.read_text())["noisy_models"]) if path.exists() else 0
 
     def one_more(self, round: int) -> None:
         """Counts one for this round. There are at least as many as rounds, whatever the file has said."""
         self.count = max(self.count + 1, round)
-        if self.path is not None:
-            write_json(self.path, {"noisy_models": self.count})
+        write_json(self.path, {"noisy_models": self.count})
 
 
 def _accounting() -> Any:

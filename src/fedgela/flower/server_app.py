@@ -146,9 +146,9 @@ class Gathering:
         experiment: Experiment,
         test_data: str | None,
         note: Callable[[str], None],
-        releases: Path | None = None,
+        releases: Path,
     ) -> None:
-        """`releases` is where noisy models are counted, should the run be resumed."""
+        """`releases` is where noisy models are counted."""
         self.releases = Releases(releases)
         self.exchange, self.terms, self.experiment, self.note = exchange, terms, experiment, note
         self.test_data = test_data
@@ -208,7 +208,7 @@ class Gathering:
         assert self.spec is not None, "the sites have joined"
         Agreed(server.terms.classes, self.spec, server.normalisation).write(path)
 
-    def recall(self, path: Path, records: Sequence[Record] = ()) -> None:
+    def recall(self, path: Path, records: Sequence[Record]) -> None:
         held = Agreed.read(path)
         self.tested = {name: int(told["tested"]) for name, told in joined_by(records).items()}
         self.terms = dataclasses.replace(self.terms, classes=held.classes)
@@ -252,9 +252,9 @@ class Gathering:
         for site, text in why.items():
             self.note(f"{self.terms.sites[site]}: {text}")
 
-    def _check_enough(self, answers: Mapping[int, Answer], silent: Mapping[int, str] | None = None) -> None:
+    def _check_enough(self, answers: Mapping[int, Answer], silent: dict[int, str]) -> None:
         if len(answers) < self.terms.min_sites:
-            others = sorted({**(silent or {}), **self.refused}.items())
+            others = sorted((silent | self.refused).items())
             why = "".join(f"; {self.terms.sites[k]}: {text}" for k, text in others)
             raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
 
@@ -282,7 +282,7 @@ class Gathering:
             told = {k: spec.unlike(self.spec, "the run's sites") for k, spec in others.items()}
             self._refuse(told)
             joined = {site: answer for site, answer in joined.items() if site not in others}
-            self._check_enough(joined)
+            self._check_enough(joined, {})
         return joined, self.spec
 
     def _normalisation(self, joined: Mapping[int, Answer], spec: InputSpec) -> State:
@@ -290,7 +290,8 @@ class Gathering:
         if spec.kind == "tokens":
             return {}
         total, squares = (
-            sum_of([groups["sums"][n] for groups, _ in joined.values()]) for n in ("total", "squares")
+            torch.stack([groups["sums"][name] for groups, _ in joined.values()]).sum(dim=0)
+            for name in ("total", "squares")
         )
         values = int(np.prod(spec.shape[1:])) if spec.kind == "image" else 1
         count = values * sum(int(about["samples"]) for _, about in joined.values())
@@ -305,7 +306,3 @@ class Gathering:
             for name, value in groups.get("statistics", {}).items():
                 means[name] = means.get(name, torch.zeros_like(value, dtype=torch.float64)) + p[site] * value
         return {name: value.float() for name, value in means.items()}
-
-
-def sum_of(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).sum(dim=0)

@@ -42,17 +42,13 @@ class SiteStore:
     def _sweep(self, newest: str) -> None:
         for leftover in self.folder.glob(f"*{TEMPORARY}"):
             leftover.unlink()
-        by_round: dict[int, list[Path]] = {}
-        for path in self.folder.glob("round-*.safetensors"):
-            found = re.match(r"round-(\d+)\.", path.name)
-            if found:
-                by_round.setdefault(int(found[1]), []).append(path)
+        files = ((path, re.match(r"round-(\d+)\.", path.name)) for path in self.folder.glob("*.safetensors"))
+        held = {path: int(found[1]) for path, found in files if found}
         # rounds since the last visit that counts were answered too late, or with an update that was refused:
         # the server never goes back to one of them
-        past = sorted(round for round in by_round if round <= self.visited or round == self.round)
-        for round, paths in by_round.items():
-            for path in paths:
-                # rounds beyond this one are of a past that the server has taken back
-                of_today = round != self.round or path.name == newest
-                if round not in past[-KEPT_ROUNDS:] or not of_today:
-                    path.unlink()
+        past = {round for round in held.values() if round <= self.visited or round == self.round}
+        kept = sorted(past)[-KEPT_ROUNDS:]
+        for path, round in held.items():
+            # rounds beyond this one are of a past that the server has taken back
+            if round not in kept or (round == self.round and path.name != newest):
+                path.unlink()
