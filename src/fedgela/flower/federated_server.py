@@ -154,13 +154,7 @@ class FederatedServer(Server):
         able = [site for site in online if site in members]
         if len(able) < self.terms.min_sites:
             others = dict.fromkeys(self.exchange.hanging, STILL_ASKED) | self.refused
-            why = "".join(f"; {self.terms.sites[site]}: {text}" for site, text in sorted(others.items()))
-            slow = ", with larger --round-seconds if they are slow" if self.exchange.hanging else ""
-            raise UserError(
-                f"only {len(able)} of at least {self.terms.min_sites} sites are there after "
-                f"{self.terms.wait_seconds:g} s{why}; "
-                f"'fedgela federation run DIR --resume' goes on once they are{slow}"
-            )
+            raise self.terms.too_few(len(able), others)
         for site, name in enumerate(self.terms.sites):
             if name in self.faults:
                 continue

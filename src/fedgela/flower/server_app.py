@@ -254,9 +254,7 @@ class Gathering:
 
     def _check_enough(self, answers: Mapping[int, Answer], silent: dict[int, str]) -> None:
         if len(answers) < self.terms.min_sites:
-            others = sorted((silent | self.refused).items())
-            why = "".join(f"; {self.terms.sites[k]}: {text}" for k, text in others)
-            raise UserError(f"only {len(answers)} of at least {self.terms.min_sites} sites are there{why}")
+            raise self.terms.too_few(len(answers), silent | self.refused)
 
     def ask(self, task: str, sites: Sequence[int]) -> Heard:
         text = self.experiment.to_toml()

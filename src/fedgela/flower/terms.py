@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import fedgela
+from fedgela.errors import UserError
 from fedgela.files import write_json
 from fedgela.flower import ROUND_SECONDS, WAIT_SECONDS
 from fedgela.flower.wire import About, Wire
@@ -59,6 +60,15 @@ class Terms:
             "experiment": experiment,
             **more,
         }
+
+    def too_few(self, here: int, others: Mapping[int, str]) -> UserError:
+        """The end of a run with so few sites, and why `others` are not among them."""
+        why = "".join(f"; {self.sites[site]}: {text}" for site, text in sorted(others.items()))
+        return UserError(
+            f"only {here} of at least {self.min_sites} sites are there{why}; 'fedgela federation run DIR "
+            f"--resume' goes on once they are (it waits --wait-seconds {self.wait_seconds:g} for sites, "
+            f"--round-seconds {self.round_seconds:g} for answers)"
+        )
 
 
 @dataclass(frozen=True)
