@@ -14,7 +14,7 @@ from torch import Tensor
 
 from algorithms.by_hand import Array
 from fedgela.aggregation import Rule, parse_aggregation
-from fedgela.algorithms import FedAvg, Update
+from fedgela.algorithms import ALGORITHMS, FedAvg, Update
 from fedgela.errors import UserError
 from fedgela.models import State
 from fedgela.rounds import Progress, Visit
@@ -405,6 +405,19 @@ def test_where_nothing_of_clients_is_aggregated_a_rule_does_nothing_and_a_run_sa
     run(tiny(npz, algorithm=name, aggregation="median"), tmp_path / "run", notes)
     assert any(note.startswith("aggregation does nothing: ") for note in notes.notes)
     assert_same_run(tiny(npz, algorithm=name, aggregation="median"), tiny(npz, algorithm=name))
+
+
+@pytest.mark.parametrize(("name", "told"), [("local", 2), ("fedproto", 2), ("centralised", 0), ("fedrep", 0)])
+def test_where_no_models_travel_a_run_says_that_the_servers_step_does_nothing(
+    npz: Path, tmp_path: Path, name: str, told: int
+) -> None:
+    notes = Notes()
+    run(tiny(npz, algorithm=name, server_lr=0.5, server_momentum=0.5, rounds=1), tmp_path / "run", notes)
+    title = ALGORITHMS[name].title
+    expected = [
+        f"server_{what} does nothing: {title} averages no models of clients" for what in ("lr", "momentum")
+    ]
+    assert [note for note in notes.notes if "does nothing" in note] == expected[:told]
 
 
 def test_with_differential_privacy_a_rule_is_refused(npz: Path) -> None:

@@ -106,16 +106,20 @@ class Server:
         }
 
     def _rule(self) -> Rule | None:
-        """The robust rule by which updates become one; None for the method's own mean."""
-        e = self.experiment
-        rule = parse_aggregation(e.aggregation)
-        if rule is None:
-            return None
-        check_rule(rule, self.algorithm, _set(e.sample))
-        if self.algorithm.pooled or not self.travelling(self.net.state_dict()):
-            self.note(f"aggregation does nothing: {self.algorithm.title} aggregates no updates of clients")
-            return None
-        return rule
+        """The robust rule by which updates become one; None for the method's own mean, or where there are no
+        updates, which is noted of all that is asked for them."""
+        e, rule = self.experiment, parse_aggregation(self.experiment.aggregation)
+        if rule is not None:
+            check_rule(rule, self.algorithm, _set(e.sample))
+        alone = not self.travelling(self.net.state_dict())
+        in_vain = {
+            "aggregation": rule is not None and (alone or self.algorithm.pooled),
+            "server_lr": e.server_lr != 1.0 and alone,
+            "server_momentum": e.server_momentum > 0 and alone,
+        }
+        for key in (key for key, vain in in_vain.items() if vain):
+            self.note(f"{key} does nothing: {self.algorithm.title} averages no models of clients")
+        return None if in_vain["aggregation"] else rule
 
     def _needed_of_last(self) -> set[str] | None:
         """Which entries of a client's last local model its next visit needs, so that only these are read from

@@ -124,7 +124,8 @@ def tune(
         parts += [f"{rates} of fedavg's {trials} learning rates"] * bool(rates)
         told += [f"{name} {' and '.join(parts)}"] * bool(parts)
     if told:
-        complain(f"note: {trials} trials leave out: {'; '.join(told)}")
+        leave = "1 trial leaves" if trials == 1 else f"{trials} trials leave"
+        complain(f"note: {leave} out: {'; '.join(told)}")
     total = len(experiments) * len(wanted) * trials
     with training_view(Console(), total) as view:
         view.goes_on = SAME_COMMAND

@@ -61,11 +61,6 @@ class Standing:
         """Whether it was run for as many rounds as the paper's."""
         return all(departure.about != "rounds" for departure in self.departures)
 
-    @property
-    def has_own_options(self) -> bool:
-        """Whether an option of the method is another than the cell's."""
-        return any(departure.about == "method" for departure in self.departures)
-
     @cached_property
     def conditions(self) -> Conditions:
         """Standings under the same conditions can be held against each other. Where settings cannot be read,
