@@ -1,12 +1,13 @@
 """Pictures have room for their words, whatever the number of methods and the length of names."""
 
+import itertools
 import warnings
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fedgela.heat_maps import HeatMap
+from fedgela.heat_maps import HeatMap, class_map
 from fedgela.report.colours import styles
 from fedgela.report.curves import curves
 from fedgela.report.drawing import COLUMNS, PAGE_WIDTH, WIDE, Picture, _settings
@@ -47,6 +48,18 @@ def test_a_matrix_of_few_rows_has_room_for_long_names_below_it(methods: int, cla
             row = figure.axes[0].get_position().height * page.height / methods
         assert page.x0 <= words.x0 and words.x1 <= page.x1 and page.y0 <= words.y0 and words.y1 <= page.y1
         assert row > LETTER
+
+
+@pytest.mark.parametrize("clients", [10, 20, 50, 100])
+def test_clients_names_below_a_matrix_do_not_run_into_each_other(clients: int) -> None:
+    shown = class_map(np.ones((100, clients)), [str(c) for c in range(100)], [str(k) for k in range(clients)])
+    picture = matrix("who", "Who holds what", "", shown)
+    for width in (WIDE if picture.wide else PAGE_WIDTH, *COLUMNS):
+        with _settings("m"):
+            figure = picture.figure(width)
+            FigureCanvasAgg(figure).draw()
+            boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+        assert len(boxes) > 5 and all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes)), width
 
 
 def test_names_in_a_script_that_the_font_lacks_are_no_warning() -> None:

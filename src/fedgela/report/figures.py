@@ -66,7 +66,9 @@ def matrix(
     height = min(inner_height, 0.14 + 0.062 * R * (0.5 if wide else 1.0)) if R < N else inner_height
 
     def draw(axes: "Axes") -> None:
-        shown.draw(axes, width=6 if wide else 2.8, named_rows=18 if R > 12 else 12)
+        figure: Any = axes.figure
+        width = 0.75 * figure.get_figwidth()  # the rest is for the rows' names and the scale
+        shown.draw(axes, width, named_rows=18 if R > 12 else 12)
 
     return Picture(name, title, text, draw, height=height, wide=wide, data=data)
 
