@@ -40,7 +40,7 @@ figure { margin: 0; min-width: 0; }
   th, td { padding: .25rem .5rem; }
   th:first-child { white-space: normal; min-width: 5.5rem; max-width: 9rem; overflow-wrap: anywhere; } }
 @media print { html { font-size: 10px; } body { max-width: none; padding: 0; font-size: 1rem; }
-  figure, tr, .advice { break-inside: avoid; } h2, h3, h4, figcaption { break-after: avoid; }
+  figure, tr, .advice { break-inside: avoid; } h2, h3, h4, figcaption, caption { break-after: avoid; }
   .scroll { overflow: visible; } th:first-child { position: static; } }
 """
 

@@ -1,4 +1,4 @@
-"""The report's first two sections: what was run, and the table of results."""
+"""The report's first two sections: the table of results, and what was run."""
 
 from collections.abc import Mapping
 

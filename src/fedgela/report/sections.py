@@ -13,8 +13,8 @@ from fedgela.report.sites_section import by_site
 
 def sections(context: Context) -> list[Section]:
     made = [
-        what_was_run(context),
         results(context),
+        what_was_run(context),
         accuracy_curves(context),
         personal_by_client(context),
         by_site(context),
