@@ -1,6 +1,7 @@
 """Pictures have room for their words, whatever the number of methods and the length of names."""
 
 import itertools
+import re
 import warnings
 
 import numpy as np
@@ -93,21 +94,27 @@ def test_numbers_in_names_and_ticks_are_not_rounded_away() -> None:
     assert ">0.025<" in html and ">0.175<" in html
 
 
+def test_levels_after_the_last_round_look_as_their_methods_lines_do() -> None:
+    """FedAvg's, FedProx's and FedRS's are all blue."""
+    names = ["fedavg", "fedprox", "fedrs"]
+    style = styles([(name, name) for name in ("fedgela", *names)])
+    line = {"fedgela": Curve([1, 10], [50.0, 90.0], [None] * 2)}
+    after = {name: Curve([10], [80.0 + i], [None]) for i, name in enumerate(names)}
+    html = curves("PA", "PA", "%", line, style, after=after).to_html("p")
+    path = r'data-series="(\w+)">\s*<path d="M ([\d.]+) [^"]*"[^>]* style="([^"]*)"'
+    drawn = {name: (float(begins), look) for name, begins, look in re.findall(path, html)}
+    looks = {drawn[name][1] for name in names}
+    assert len(looks) == len(names) and all("var(--blue)" in look for look in looks)
+    (last_round,) = re.findall(r'data-series="fedgela">\s*<path d="M [^L]*L ([\d.]+)', html)
+    assert all(drawn[name][0] > float(last_round) for name in names)
+
+
 def test_losses_that_hardly_fall_have_an_even_scale() -> None:
     style = styles([("fedavg", "fedavg")])
     for last, scale in ((1.7, "linear"), (0.01, "log")):
         curve = {"fedavg": Curve([1, 2], [2.0, last], [None] * 2)}
         figure = curves("l", "loss", "", curve, style, log=True).figure(PAGE_WIDTH)
         assert figure.axes[0].get_yscale() == scale
-
-
-@pytest.mark.parametrize(("level", "noise"), [(0.0, 1e-16), (96.38, 1e-3)])
-def test_rounding_is_not_stretched_to_fill_a_picture(level: float, noise: float) -> None:
-    curve = {"fedge": Curve([1, 2, 3], [level, level + noise, level], [None] * 3)}
-    style = styles([("fedge", "fedge")])
-    figure = curves("n", "NC2", "", curve, style, (level, "collapse")).figure(PAGE_WIDTH)
-    low, high = figure.axes[0].get_ylim()
-    assert low < level < high and high - low > 100 * noise
 
 
 def test_classes_whose_names_begin_alike_are_told_apart_at_their_vectors() -> None:

@@ -134,11 +134,14 @@ def test_curves_have_the_runs_numbers(comparison: Path, page: Node, words: str, 
         assert shown[str(i + 1)]["fedavg"] == f"{(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f}"
 
 
-def test_finetuned_PA_is_a_mark_at_the_end_and_local_PA_a_line(comparison: Path, page: Node) -> None:
+def test_finetuned_PA_is_of_the_end_with_its_spread_and_local_PA_of_every_round(
+    comparison: Path, page: Node
+) -> None:
     shown = numbers_of(figure_about(page, "PA: personal models"))
     assert shown["1"]["fedavg"] == "" and shown["1"]["fedgela"]
     results = [json.loads((comparison / f"fedavg/seed-{s}/result.json").read_text()) for s in (0, 1)]
-    assert shown["2"]["fedavg"] == f"{sum(r['PA']['last'] for r in results) / 2:.2f}"
+    a, b = (r["PA"]["last"] for r in results)
+    assert shown["2"]["fedavg"] == f"{(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f}"
 
 
 def test_angles_are_drawn_against_the_etf(page: Node) -> None:
@@ -158,8 +161,8 @@ def test_every_clients_PA(comparison: Path, page: Node) -> None:
 
 def test_each_clients_PA_is_of_one_seed_since_another_has_other_clients(comparison: Path) -> None:
     report = make_report([comparison / "fedavg", comparison / "fedgela/seed-1"])
-    caption = "PA of each client, seed 0, %"
-    (table,) = [t for t in read(report.html).find("table") if t.text().startswith(caption)]
+    folded = [d for d in read(report.html).find("details") if "PA of each client, seed 0" in d.text()]
+    (table,) = folded[0].find("table")
     assert [cell.text() for cell in table.find("thead")[0].find("th")] == ["client", "fedavg"]
 
 
@@ -395,6 +398,26 @@ def test_collapse_and_class_means_are_drawn_where_they_were_tracked(made_run: Ca
     assert "collapse, 0" in [text.text() for text in svg.find("text")]
     assert figure_about(page, "server's class means of features")
     assert page.text().count("a sample of the training data with as many of every class") == 2
+
+
+def test_lines_that_stay_at_their_level_are_told_and_not_drawn(made_run: Callable[..., Path]) -> None:
+    at = etf_angle(10)
+    level = {"angle_all_server": [at, at + 1e-5], "nc2_classifier_server": [2e-8, 0.0]}
+    held = made_run("fedgela", [50.0, 60.0], tracked=level | {"nc4_server": [0.5, 0.0]})
+    page = read(make_report([held]).html)
+    titles = list(figures(page))
+    assert not any("classifier" in title for title in titles) and any("NC4" in title for title in titles)
+    assert f"A simplex ETF's {at:.2f}° in every round, and not drawn: the server's classifier" in page.text()
+    assert "0 in every round, and not drawn: NC2: distance of the classifier" in page.text()
+
+    trained = {"angle_all_server": [90.0, 91.0], "nc2_classifier_server": [0.5, 0.4]}
+    other = made_run("fedavg", [50.0, 60.0], tracked=trained, algorithm={"name": "fedavg"})
+    page = read(make_report([held, other]).html)
+    for words in ("server's classifier vectors of all classes", "NC2: distance of the classifier"):
+        assert (
+            "fedgela" in numbers_of(figure_about(page, words))["1"]
+        )  # beside a line that moves, it is drawn
+    assert "not drawn" not in page.text()
 
 
 def test_a_method_without_a_global_model_has_no_classifier_at_the_server(

@@ -36,7 +36,6 @@ _OF_METHOD = {
     "fedlc": (2, 2),
 }
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (5, 1.5, 1, 1.5))
-MARKERS = ("o", "s", "^", "D", "v", "P")
 
 # of classes, on a light page and on a dark one: points are also labelled, since ten colours are too many to
 # tell apart
@@ -60,7 +59,6 @@ class Style:
 
     index: int
     dashes: tuple[float, ...]
-    marker: str
 
     @property
     def colour(self) -> str:
@@ -84,7 +82,7 @@ def styles(entries: Iterable[tuple[str, str]]) -> dict[str, Style]:
             chosen[label] = unused[0]
             unused.append(unused.pop(0))
     found = ((label, *chosen[label]) for label, _ in entries)
-    return {label: Style(c, DASHES[d], MARKERS[c]) for label, c, d in found}
+    return {label: Style(c, DASHES[d]) for label, c, d in found}
 
 
 def class_colours(C: int) -> list[str]:

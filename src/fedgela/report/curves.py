@@ -16,11 +16,8 @@ from fedgela.report.entries import Curve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Points = Mapping[str, Sequence[tuple[float, float]]]  # label -> (round, value)
-
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
-FLAT = 0.02  # of a target: smaller differences around it are not stretched to fill the picture
-NOTHING = 1e-6  # the same around a target of 0
+AFTER = (1.02, 1.14)  # of the last round: where what was measured after it is drawn
 
 
 def curves(
@@ -30,13 +27,13 @@ def curves(
     series: Mapping[str, Curve],
     styles: Mapping[str, Style],
     target: tuple[float, str] | None = None,
-    points: Points | None = None,
+    after: Mapping[str, Curve] | None = None,
     log: bool = False,
     most: float = math.inf,
 ) -> Picture:
-    """A line a method with a band of one standard deviation over seeds, up to `most`; `points` are marks
-    beside lines, `target` a level to reach and its name."""
-    points = points or {}
+    """A line a method with a band of one standard deviation over seeds, up to `most`; `after` is what was
+    measured once, after the last round, `target` a level to reach and its name."""
+    after = after or {}
     veil = 0.16 if len(series) <= 6 else 0.07  # many bands must not bury the lines
     values = [v for curve in series.values() for v in curve.mean]
     # a few powers of two are read better on an even scale
@@ -50,19 +47,19 @@ def curves(
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _between(value, *axes.get_ylim())))
-        for label, curve in series.items():
+        lines: list[tuple[str, Sequence[float], Curve]] = [(n, c.rounds, c) for n, c in series.items()]
+        for label, curve in after.items():
+            level = Curve([], 2 * curve.mean, 2 * curve.std)
+            lines.append((label, [part * curve.rounds[-1] for part in AFTER], level))
+        for label, rounds, curve in lines:
             style = styles[label]
-            dot = style.marker if len(curve.rounds) == 1 else ""  # one round makes no line
-            (line,) = axes.plot(curve.rounds, curve.mean, marker=dot, markersize=3, **line_style(style))
+            dot = "o" if len(rounds) == 1 else ""  # one round makes no line
+            (line,) = axes.plot(rounds, curve.mean, marker=dot, markersize=3, **line_style(style))
             belongs(line, label)
             if any(curve.std):
                 low, high = _band(curve, logarithmic, most)
-                band = axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=veil, linewidth=0)
+                band = axes.fill_between(rounds, low, high, color=style.colour, alpha=veil, linewidth=0)
                 belongs(band, label)
-        for label, marks in points.items():
-            style = styles[label]
-            (dots,) = axes.plot(*zip(*marks, strict=True), style.marker, markersize=4.5, color=style.colour)
-            belongs(dots, label)
         if target is not None:
             _draw_target(axes, *target, above=min(values) < target[0])
         bottom, top = axes.get_ylim()
@@ -71,15 +68,15 @@ def curves(
         # a run of one round has one tick: with two there would be fractions of a round
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
-    shown = {label: styles[label] for label in styles if label in series or label in points}
+    shown = {label: styles[label] for label in styles if label in series or label in after}
     return Picture(
         name,
         title,
-        _curves_text(title, series, points, target),
+        _curves_text(title, series, after, target),
         draw,
         flat=0.5,
         styles=shown,
-        data=_curves_table(series, points),
+        data=_curves_table({**series, **after}),
     )
 
 
@@ -91,7 +88,7 @@ def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]
 
 
 def _draw_target(axes: "Axes", level: float, words: str, above: bool) -> None:
-    """A dotted level with its name above or below it, and an axis so long that no rounding is seen."""
+    """A dotted level with its name above or below it."""
     axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
     axes.annotate(
         words,
@@ -105,10 +102,6 @@ def _draw_target(axes: "Axes", level: float, words: str, above: bool) -> None:
         color=SOFT,
     )
     axes.margins(y=0.1)
-    low, high = axes.get_ylim()
-    least = FLAT * abs(level) or NOTHING
-    if high - low < least:
-        axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
 
 
 def _between(value: float, low: float, high: float) -> str:
@@ -118,19 +111,16 @@ def _between(value: float, low: float, high: float) -> str:
 
 
 def _curves_text(
-    title: str, series: Mapping[str, Curve], points: Points, target: tuple[float, str] | None
+    title: str, series: Mapping[str, Curve], after: Mapping[str, Curve], target: tuple[float, str] | None
 ) -> str:
     ends = [f"{label} {curve.mean[-1]:.4g} in round {curve.rounds[-1]}" for label, curve in series.items()]
-    ends += [f"{label} {marks[-1][1]:.4g} (a mark, no line)" for label, marks in points.items()]
+    ends += [f"{label} {curve.mean[-1]:.4g} after the last round" for label, curve in after.items()]
     against = f" Dotted level: {target[1]}." if target else ""
     return f"{title}, by round. At the end: {'; '.join(ends)}.{against}"
 
 
-def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
-    rounds = sorted(
-        {r for curve in series.values() for r in curve.rounds}
-        | {round(r) for marks in points.values() for r, _ in marks}
-    )
+def _curves_table(series: Mapping[str, Curve]) -> Grid:
+    rounds = sorted({r for curve in series.values() for r in curve.rounds})
     if len(rounds) > LISTED_ROUNDS:
         chosen = np.linspace(0, len(rounds) - 1, LISTED_ROUNDS).round().astype(int)
         rounds = [rounds[i] for i in chosen]
@@ -140,8 +130,6 @@ def _curves_table(series: Mapping[str, Curve], points: Points) -> Grid:
         small = any(0 < abs(mean) < 0.1 for mean in curve.mean)
         cells = (_precise(m, s) if small else mean_std({"mean": m, "std": s}) for m, s in both)
         columns[label] = dict(zip(curve.rounds, cells, strict=True))
-    for label, marks in points.items():
-        columns.setdefault(label, {}).update({round(r): f"{v:.2f}" for r, v in marks})
     rows = [[str(r), *(column.get(r, "") for column in columns.values())] for r in rounds]
     return Grid(["round", *columns], rows)
 

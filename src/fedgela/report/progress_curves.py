@@ -1,10 +1,12 @@
 """What changes by round: accuracies, losses, angles, collapse; and PA by client at the end."""
 
-import numpy as np
+import math
+from collections.abc import Mapping
 
 from fedgela.grids import Grid
-from fedgela.html_page import paragraph
+from fedgela.html_page import details, paragraph
 from fedgela.measures import etf_angle
+from fedgela.over_seeds import spread
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.curves import curves
 from fedgela.report.entries import Curve, personal_accuracies
@@ -24,12 +26,12 @@ def accuracy_curves(c: Context) -> Section:
     GA = _series(c, "GA")
     if GA:
         parts.append(curves("GA", f"GA: {c.setting.GA_of}, %", "GA, %", GA, c.styles, most=100))
-    PA, marks = _series(c, "PA"), _finetuned_marks(c)
-    if PA or marks:
+    PA, finetuned = _series(c, "PA"), _finetuned(c)
+    if PA:
         title = "PA: personal models on their clients' own test samples, %"
-        if marks:
-            title += " (fine-tuned: a mark at the last round)"
-        parts.append(curves("PA", title, "PA, %", PA, c.styles, points=marks, most=100))
+        if finetuned:
+            title += " (right of the last round: fine-tuned after it)"
+        parts.append(curves("PA", title, "PA, %", PA, c.styles, after=finetuned, most=100))
     local = _series(c, "local_accuracy")
     if local and local.keys() != PA.keys():
         title = "Local models on their clients' own test samples, before aggregation, %"
@@ -41,17 +43,18 @@ def accuracy_curves(c: Context) -> Section:
     return Section("Curves", parts)
 
 
-def _finetuned_marks(c: Context) -> dict[str, list[tuple[float, float]]]:
-    """PA of methods that are fine-tuned after the last round: that round, and the mean over seeds."""
-    marks = {}
+def _finetuned(c: Context) -> dict[str, Curve]:
+    """PA of methods that are fine-tuned after the last round: a curve of that round alone."""
+    found = {}
     for entry in c.setting.entries:
         results = [run.result or {} for run in entry.runs.values()]
         # sites that had gone by then are not fine-tuned
         held = [result for result in results if result.get("PA_of") == "finetuned" and "PA" in result]
         if held:
             last_round = max(r["PA"]["last_round"] for r in held)
-            marks[entry.label] = [(float(last_round), float(np.mean([r["PA"]["last"] for r in held])))]
-    return marks
+            over_seeds = spread([r["PA"]["last"] for r in held])
+            found[entry.label] = Curve([last_round], [over_seeds["mean"] or 0.0], [over_seeds["std"]])
+    return found
 
 
 def personal_by_client(c: Context) -> Section:
@@ -77,12 +80,15 @@ def _each_client(c: Context) -> list[Part]:
         [name, *("-" if values[k] is None else f"{values[k]:.2f}" for values in shown.values())]
         for k, name in enumerate(called)
     ]
-    return [Grid(["client", *shown], rows, title=f"PA of each client, seed {seed}, %", sortable=True)]
+    table = Grid(["client", *shown], rows, sortable=True)
+    return [details(f"PA of each client, seed {seed}, %", table.to_html())]
 
 
 def angle_curves(c: Context) -> Section:
     parts: list[Part] = []
+    fixed: list[str] = []
     C = c.classes()
+    etf = etf_angle(C) if C else math.nan
     # older runs of methods without a global model have angles of its initial classifier, which nobody uses
     headless = {e.label for e in c.setting.entries if e.experiment.algorithm.GA_of != "global"}
     for key in c.setting.keys("angle_", "class_mean_angle_"):
@@ -95,13 +101,26 @@ def angle_curves(c: Context) -> Section:
         group, where = key.removeprefix("class_mean_").removeprefix("angle_").rsplit("_", 1)
         which = {"existing": "of the classes a client has", "missing": "of the classes a client lacks"}
         whose = {"clients": "the clients'", "server": "the server's"}.get(where, where)
-        title = f"Mean angle between {whose} {of} {which.get(group, 'of all classes')}, degrees"
-        target = (etf_angle(C), f"simplex ETF, {etf_angle(C):.2f}°") if C else None
+        what = f"{whose} {of} {which.get(group, 'of all classes')}"
+        if _stay_at(etf, series):
+            fixed.append(what)
+            continue
+        title = f"Mean angle between {what}, degrees"
+        target = (etf, f"simplex ETF, {etf:.2f}°") if C else None
         name = key.replace("_", "-")
         parts.append(curves(name, title, "degrees", series, c.styles, target))
     if c.setting.keys("class_mean_angle_"):
         parts.insert(0, paragraph(f"Class means are those of features of {TRACKED_ON}.", "note"))
+    if fixed:
+        told = f"A simplex ETF's {etf:.2f}° in every round, and not drawn: {'; '.join(fixed)}."
+        parts.append(paragraph(told, "note"))
     return Section("Angles", parts)
+
+
+def _stay_at(level: float, series: Mapping[str, Curve]) -> bool:
+    """Whether all lines lie on a level, up to rounding, so that there is nothing to see but that."""
+    values = [v for curve in series.values() for v in curve.mean]
+    return all(math.isclose(v, level, rel_tol=1e-4, abs_tol=1e-6) for v in values)
 
 
 _COLLAPSE = {
@@ -120,6 +139,7 @@ _COLLAPSE = {
 def other_curves(c: Context) -> Section:
     """Collapse against 0, and whatever else was tracked."""
     parts: list[Part] = []
+    collapsed: list[str] = []
     for key in c.setting.keys(*_COLLAPSE):
         series = _series(c, key)
         if not series:
@@ -128,7 +148,12 @@ def other_curves(c: Context) -> Section:
         where = key.removeprefix(known).strip("_").replace("_", " ")
         title = _COLLAPSE[known] + (f" ({where})" if where else "")
         target = (0.0, "collapse, 0") if key.startswith("nc") else None
+        if target and _stay_at(0.0, series):
+            collapsed.append(title)
+            continue
         name, what = key.replace("_", "-"), title.partition(":")[0]
         parts.append(curves(name, title, what, series, c.styles, target))
+    if collapsed:
+        parts.append(paragraph(f"0 in every round, and not drawn: {'; '.join(collapsed)}.", "note"))
     note = paragraph(f"NC1 to NC4 and the gradient are measured on {TRACKED_ON}.", "note")
     return Section("Neural collapse and drift", [note, *parts] if parts else [])
