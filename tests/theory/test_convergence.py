@@ -100,6 +100,19 @@ def test_the_global_optimum_has_the_global_head(small_checks: list[Check]) -> No
     assert not torch.allclose(adapted, gela.method.plain.losses(gela.method.H_star[None]))
 
 
+def test_what_was_aggregated_has_the_global_head(small_checks: list[Check]) -> None:
+    """Assumption 4's states before and after aggregation: W_k^{tE} and W^{tE + 1/2}, not yet adapted."""
+    for found in small_checks:
+        c, method, run = found.theorem_1.constants, found.method, found.run
+        losses, slopes = [], []
+        for before, after in zip(run.H_k.flatten(0, 1), run.H[1:].flatten(0, 1), strict=True):
+            common = after.expand(10, -1, -1)
+            losses.append((method.trained.losses(before) - method.plain.losses(common)).abs().max())
+            moved = method.trained.gradients(before) - method.plain.gradients(common)
+            slopes.append(moved.flatten(1).norm(dim=1).max())
+        assert (c.loss_jump, c.Gamma_2) == pytest.approx((float(max(losses)), float(max(slopes))))
+
+
 def test_local_bounds_are_looked_at_for_every_round_and_client(small_checks: list[Check]) -> None:
     for found in small_checks:
         assert found.theorem_2.pairs == (SMALL.rounds - 1) * 10

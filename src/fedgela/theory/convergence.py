@@ -149,18 +149,19 @@ def make_methods(setting: Setting, seed: int) -> list[Method]:
 
 
 def constants_of(method: Method, run: Run, setting: Setting) -> Constants:
-    trained = method.trained
+    trained, plain = method.trained, method.plain
     variance = torch.stack([trained.variances(H) for H in run.steps]) / setting.b
     square = torch.stack([trained.gradients(H) for H in run.steps]).square().sum(dim=(-2, -1))
     jump_slope, jump_loss = 0.0, 0.0
     for before, after in zip(run.H_k, run.H[1:], strict=True):
-        slopes = trained.gradients(before) - trained.gradients(after[:, None])
+        # what was aggregated has the global head until it is adapted
+        slopes = trained.gradients(before) - plain.gradients(after[:, None])
         jump_slope = max(jump_slope, float(slopes.flatten(-2).norm(dim=-1).max()))
-        losses = trained.losses(before) - trained.losses(after[:, None])
+        losses = trained.losses(before) - plain.losses(after[:, None])
         jump_loss = max(jump_loss, float(losses.abs().max()))
     apart = (method.H_k_star - method.H_star).square().sum(dim=(-2, -1)) + method.adaptation**2
     local_minima = trained.losses(method.H_k_star)
-    offset = method.plain.losses(method.H_star[None]) - local_minima  # W* has the global head
+    offset = plain.losses(method.H_star[None]) - local_minima  # W* has the global head
     at_optima = trained.variances(method.H_k_star) / setting.b  # the gradient itself is 0 there
     start = run.H[0, 0]
     return Constants(
