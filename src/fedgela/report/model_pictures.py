@@ -54,9 +54,7 @@ def of_models(c: Context) -> list[Section]:
             whose = f"{asked.whose}'s own model"
             of_clients.append(_plane(c, entry, asked.own, whose, f"client-{asked.client}"))
     if of_server or of_clients:
-        features.parts += [paragraph(_features_note(c), "note"), *of_server]
-    if of_clients:
-        features.parts += ["<h4>A client's own model</h4>\n", *of_clients]
+        features.parts += [paragraph(_features_note(c), "note"), *of_server, *of_clients]
     if collapse:
         head = ["method", "NC1", "NC1, relative", "NC2, means", "NC2, classifier", "NC3", "NC4"]
         note = (
