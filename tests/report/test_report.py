@@ -166,6 +166,12 @@ def test_each_clients_PA_is_of_one_seed_since_another_has_other_clients(comparis
     assert [cell.text() for cell in table.find("thead")[0].find("th")] == ["client", "fedavg"]
 
 
+def test_a_legend_tells_several_methods_apart_and_one_has_none(comparison: Path, page: Node) -> None:
+    buttons = [button.text() for button in page.find("button") if "data-toggle" in button.attributes]
+    assert buttons == ["fedavg", "fedrep", "fedgela"]
+    assert not read(make_report([comparison / "fedgela"]).html).find("button")
+
+
 def test_whose_accuracy_GA_is_and_over_which_seeds_is_told(page: Node, comparison: Path) -> None:
     assert figure_about(page, "GA: the global model on all test samples (fedrep: the mean of the clients'")
     assert "GA: the global model on all test samples (fedrep: the mean of the clients'" in page.text()

@@ -102,7 +102,7 @@ def _setting(
 ) -> str:
     """One of several settings has a heading of its own; a single one is the page's."""
     place = f"setting-{number}"
-    drawn = [i for i, section in enumerate(made) if section.pictures]
+    drawn = [i for i, section in enumerate(made) if section.pictures] if len(setting.entries) > 1 else []
     shown = []
     for i, section in enumerate(made):
         if i in drawn[:1]:  # the legend stands right before the first pictures that it is about
