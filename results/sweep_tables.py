@@ -87,6 +87,7 @@ def tuned(name: str) -> str:
         values = {
             key: f"{value:g}" if isinstance(value, float) else value
             for key, value in trial["settings"].items()
+            if value is not None  # left to the method
         }
         setting = ", ".join(f"{key} = {value}" for key, value in values.items())
         return [setting, f"{trial['GA']:.1f}", f"{trial['PA']:.1f}"]
