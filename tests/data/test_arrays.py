@@ -473,6 +473,22 @@ def test_measurements_are_no_labels(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_whole_numbers_are_integers_however_they_are_written(tmp_path: Path, suffix: str) -> None:
+    """pandas makes floats of integers where one was once missing."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    whole = pandas.DataFrame({"label": [0, 1] * 5, "client": [7, 7, 8, 9, 9] * 2, "group": range(10)})
+    whole["a"] = np.linspace(0, 1, 10)
+    path, told = tmp_path / f"t{suffix}", []
+    for table in (whole, whole.astype(float)):
+        table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+        told.append(load_dataset(str(path)))
+    assert told[0].fingerprint == told[1].fingerprint and told[1].class_names == told[1].client_names == ()
+    assert told[0].group_test is not None and told[1].group_test is not None
+    assert told[0].group_test.tolist() == told[1].group_test.tolist()
+
+
 def test_a_databases_decimals_are_numbers(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     doses = [Decimal("0.25"), Decimal("12.50"), Decimal("3.00"), Decimal("7.75")]

@@ -195,6 +195,8 @@ def test_numbers_are_names_where_the_model_has_classes_called_by_numbers(tmp_pat
     table = tmp_path / "t.csv"
     table.write_text("a,b,c,label\n1,2,3,1\n4,5,6,2\n7,8,9,3\n")
     assert read_samples(table, FEATURES, grades).labels == ["1", "2", "3"]
+    table.write_text("a,b,c,label\n1,2,3,1.0\n4,5,6,3.0\n")
+    assert read_samples(table, FEATURES, grades).labels == ["1", "3"]
     table.write_text("a,b,c,label\n1,2,3,4\n")
     with pytest.warns(UserWarning, match="the label 4 is none of the classes"):
         assert read_samples(table, FEATURES, grades).labels is None

@@ -75,7 +75,8 @@ def read_table(path: Path) -> Any:
         for column, count in Counter(table.column_names).items():
             if count > 1:
                 raise UserError(f"has {count} columns called {column}")
-    return _with_numbers(table) if path.suffix.lower() == ".csv" else _in_plain_types(table)
+    table = _with_numbers(table) if path.suffix.lower() == ".csv" else _in_plain_types(table)
+    return _with_integers(table)
 
 
 def _in_plain_types(table: Any) -> Any:
@@ -105,6 +106,18 @@ def _with_numbers(table: Any) -> Any:
             with contextlib.suppress(pyarrow.ArrowInvalid):  # too large for a number: they stay names
                 numbers = pyarrow.array(values).cast(kind)
                 table = table.set_column(table.column_names.index(column), column, numbers)
+    return table
+
+
+def _with_integers(table: Any) -> Any:
+    """The table, in which labels, clients and groups such as 1.0 and 2.0 are 1 and 2: pandas makes floats of
+    integers where one was once missing."""
+    import pyarrow
+
+    for place, column in enumerate(table.schema):
+        if column.name in NAMED and pyarrow.types.is_floating(column.type):
+            with contextlib.suppress(pyarrow.ArrowInvalid):  # fractions: `codes` refuses them
+                table = table.set_column(place, column.name, table[place].cast(pyarrow.int64()))
     return table
 
 
