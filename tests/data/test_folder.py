@@ -1,5 +1,7 @@
 import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +105,37 @@ def test_12_bit_values_in_16_bit_files_are_not_flattened_in_silence(tmp_path: Pa
         for i in range(5):
             values = np.full((8, 8), 1000 + 100 * i, dtype=np.uint16)
             Image.fromarray(values).save(tmp_path / name / f"{i}.png")
-    with pytest.raises(UserError, match="no value above 1400: 8 bits would keep 6 grey levels"):
+    with pytest.raises(UserError, match="no value above 1400: 8 bits would keep 6 levels"):
         load(tmp_path)
     for path in tmp_path.glob("*/*.png"):
         Image.fromarray(np.asarray(Image.open(path)) * 16).save(path.with_suffix(".tif"))
         path.unlink()
     data = load(tmp_path)
     assert len(data.y_train) == 8 and data.x_train.unique().tolist() == [62, 68, 75, 81]
+
+
+def colour_of_16_bits(values: np.ndarray) -> bytes:
+    """A PNG file of [height, width, 3]; Pillow writes none of 16 bits a channel."""
+    height, width, _ = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return png
+
+
+def test_12_bit_values_in_16_bit_colour_are_not_made_dark_in_silence(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 4096, (9, 9, 3))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            (tmp_path / name / f"{i}.png").write_bytes(colour_of_16_bits(values))
+    with pytest.raises(UserError, match="no value above 4095: 8 bits would keep 16 levels of them; save"):
+        load(tmp_path)
+    for path in tmp_path.glob("*/*.png"):
+        path.write_bytes(colour_of_16_bits(values * 16))
+    assert load(tmp_path, image_size=9).x_train[0].permute(1, 2, 0).tolist() == (values // 16).tolist()
 
 
 def test_12_bit_values_are_told_where_other_files_have_16(tmp_path: Path) -> None:
@@ -122,7 +148,7 @@ def test_12_bit_values_are_told_where_other_files_have_16(tmp_path: Path) -> Non
     with pytest.warns(UserWarning) as told:
         load(tmp_path)
     assert str(told[0].message) == (
-        "5 of its 10 16-bit images have no value above 4000: 8 bits would keep 16 grey levels of them; if "
+        "5 of its 10 16-bit images have no value above 4000: 8 bits would keep 16 levels of them; if "
         "they are of another scanner, save them with their values spread over all 16 bits"
     )
 

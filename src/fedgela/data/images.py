@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedgela.errors import UserError, first_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-SHALLOW = 2**13  # a 16-bit image without larger values has at most 32 grey levels left as an 8-bit image
+SHALLOW = 2**13  # a 16-bit image without larger values has at most 32 levels left as an 8-bit image
 DEFAULT_SIZE = 32
 
 
@@ -25,7 +25,7 @@ class Decoded:
 
     x: np.ndarray
     failed: dict[int, str]  # place -> why
-    deepest: npt.NDArray[np.int64]  # [n]: the largest value of each 16-bit image, 0 for other images
+    deepest: npt.NDArray[np.int64]  # [n]: no 16-bit image has a larger value; 0 for other images
 
     def check_depth(self) -> None:
         """Refuse 16-bit files with 12-bit values, as some scanners write them: as 8-bit images they would
@@ -35,7 +35,7 @@ class Decoded:
         if not len(shallow):
             return
         largest = int(shallow.max())
-        levels = f"no value above {largest}: 8 bits would keep {largest // 256 + 1} grey levels of them"
+        levels = f"no value above {largest}: 8 bits would keep {largest // 256 + 1} levels of them"
         if len(shallow) == len(deep):
             raise UserError(
                 f"its 16-bit images have {levels}; save them with their values spread over all 16 bits, or "
@@ -65,8 +65,7 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
         source = images[i]
         try:
             with PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-                if image.mode.startswith("I;16"):
-                    deepest[i] = max(1, np.asarray(image).max())
+                deepest[i] = _deepest(image)
                 paged[i] = image.format == "TIFF" and getattr(image, "is_animated", False)
                 pixels = _pixels(image, size, channels)
         except Exception as error:  # damaged files make decoders raise anything
@@ -85,6 +84,16 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
         )
     coloured = colour.any() if channels is None else channels == 3
     return Decoded(x if coloured else x[..., 0].copy(), dict(sorted(failed.items())), deepest)
+
+
+def _deepest(image: Any) -> int:
+    """A bound that no value of a 16-bit image exceeds; 0 for other images."""
+    if image.mode.startswith("I;16"):
+        return max(1, int(np.asarray(image).max()))
+    # of colour Pillow decodes the upper eight bits only, and says so nowhere else
+    if image.format in ("PNG", "TIFF") and any(";16" in str(tile[3]) for tile in image.tile):
+        return 256 * int(np.asarray(image.convert("RGB")).max()) + 255
+    return 0
 
 
 def _why(error: Exception) -> str:
