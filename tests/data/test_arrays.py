@@ -319,6 +319,7 @@ def test_a_csv_is_a_table_too(tmp_path: Path) -> None:
         ),
         ("a,Diagnosis\n1,x\n2,y\n", "utf-8", r"has a, Diagnosis \(did you mean 'Diagnosis'\? rename it\)"),
         ("a,Label\n1,x\n2,y\n", "utf-8", r"lacks a column label; it has a, Label \(did you mean 'Label'\?"),
+        ("able,Lable\n1,x\n2,y\n", "utf-8", r"it has able, Lable \(did you mean 'Lable'\? rename it\)"),
     ],
 )
 def test_a_csv_of_another_form_is_told_so(tmp_path: Path, table: str, encoding: str, message: str) -> None:
@@ -332,13 +333,21 @@ def test_a_csv_of_another_form_is_told_so(tmp_path: Path, table: str, encoding: 
 
 def test_a_feature_that_is_called_nearly_like_the_clients_is_told(tmp_path: Path) -> None:
     columns = {"label": np.arange(10) % 2, "Client": np.arange(10) % 3, "AGE": np.ones(10)}
+    columns |= {"age group": np.ones(10), "bid": np.ones(10)}  # which remind of group and id
     data = load_dataset(str(parquet(tmp_path, **columns)))
     assert data.notes == ("column 'Client' is trained on as any feature (did you mean 'client'?)",)
     assert load_dataset(str(parquet(tmp_path, **columns, client=np.arange(10) % 2))).notes == ()
 
 
 @pytest.mark.parametrize(
-    ("name", "role"), [("hospital_id", "client"), ("Site", "client"), ("PatientID", "group")]
+    ("name", "role"),
+    [
+        ("hospital_id", "client"),
+        ("Site", "client"),
+        ("PatientID", "group"),
+        ("clients", "client"),
+        ("gruop_id", "group"),
+    ],
 )
 def test_a_feature_that_seems_to_say_who_holds_a_row_is_told(tmp_path: Path, name: str, role: str) -> None:
     columns = {"label": np.arange(10) % 2, name: np.arange(10) % 3, "age": np.arange(10) % 4}

@@ -1,5 +1,6 @@
 """A table's columns: which role each has by its name, and which look like a mistake."""
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,15 +22,21 @@ OTHERWISE = {
 }
 # what stands for a missing value in many tables
 PLACEHOLDERS = [-9.0, *(sign * float("9" * digits) for digits in range(2, 7) for sign in (-1, 1))]
+MISSPELT = 0.8  # similarity from which a word is taken for a role: that of 'lable' to label
 SHOWN = 5  # columns in a note
 FEWEST = 5  # in fewer rows the numbers of a column may well rise by chance
 
 
 def nearly(role: str, names: Sequence[str]) -> str | None:
-    """Where no column has the name of a role, the one that may be meant: ' label', 'Label' or 'target' for
+    """Where no column has the name of a role, the one that may be meant: ' label', 'Lable' or 'target' for
     label, 'hospital_id' for client."""
-    meant = (role, *OTHERWISE.get(role, ()))
-    return None if role in names else next((name for name in names if _word(name) in meant), None)
+    if role in names:
+        return None
+    words = {_word(name): name for name in names}
+    meant = [word for word in (role, *OTHERWISE.get(role, ())) if word in words]
+    if not meant and role != ID:  # which many short words resemble
+        meant = difflib.get_close_matches(role, words, n=1, cutoff=MISSPELT)
+    return words[meant[0]] if meant else None
 
 
 def _word(name: str) -> str:
