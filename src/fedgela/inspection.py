@@ -15,15 +15,12 @@ from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
 from fedgela.data.duplicates import Duplicates, find_duplicates
-from fedgela.errors import some_of
 from fedgela.measures import adaptation_cost
 from fedgela.resolve import classes_worth_knowing, noted, resolve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-NAMED = 5  # classes in a warning
 
 # the rules of thumb, see docs/inspect.md
 FEW_MISSING = 0.05  # of the (client, class) cells: below, there is no PCDD to speak of
@@ -262,12 +259,6 @@ def _warnings(found: Inspection, fedgela: bool) -> tuple[str, ...]:
     if (found.test_samples == 0).any():
         count = int((found.test_samples == 0).sum())
         lines.append(f"{_clients(count)} no test samples and will be left out of PA")
-    if found.nowhere:
-        names = some_of([found.class_names[c] for c in found.nowhere], NAMED)
-        told = f"{len(found.nowhere)} of {found.classes} classes have no sample at all ({names})"
-        if not found.data.class_names:  # then there are as many as the highest label says
-            told += f": is the highest label, {found.classes - 1}, a mistake?"
-        lines.append(told)
     if found.round_misses_class >= RARE:
         lines.append(
             f"with {e.sample} of {found.clients:,} clients a round, a class has no client in "

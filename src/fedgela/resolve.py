@@ -137,12 +137,6 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
         lines.append(f"pretrained = false does nothing: it is for models of the hub, and {model} is none")
     if resolved.server_average > 0 and resolved.algorithm.GA_of != "global":
         lines.append(f"server_average does nothing: {resolved.algorithm.title} has no global model")
-    empty = federation.nowhere
-    if empty and not federation.data.class_names:
-        lines.append(
-            f"labels count from 0, so that there are {federation.data.classes} classes, of which no sample "
-            f"has the label {_named(federation, empty)}"
-        )
     untested = int((federation.test_counts.sum(dim=1) == 0).sum())
     if untested:
         lines.append(f"{untested} of {federation.clients} clients have no test samples, and no part in PA")
@@ -156,8 +150,18 @@ def worth_knowing(asked: Experiment, resolved: Experiment, federation: Federatio
 
 
 def classes_worth_knowing(federation: Federation) -> list[str]:
-    """Notes of classes that are tested but not trained on, or trained on but not tested."""
+    """Notes of classes without any sample, tested but not trained on, or trained on but not tested."""
     lines = []
+    if federation.nowhere:
+        names, classes = _named(federation, federation.nowhere), federation.data.classes
+        if federation.data.class_names:
+            lines.append(f"classes without any sample: {names}")
+        else:
+            highest = f"is the highest, {classes - 1}, a mistake?"
+            lines.append(
+                f"labels count from 0, so that there are {classes} classes, of which no sample has the label "
+                f"{names}: {'do yours begin at 1?' if federation.nowhere == [0] else highest}"
+            )
     if federation.only_in_test:
         names = _named(federation, federation.only_in_test)
         lines.append(f"classes that are tested, but that nobody has training samples of: {names}")

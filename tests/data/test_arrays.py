@@ -468,7 +468,12 @@ def test_names_that_are_written_nearly_alike_are_told(tmp_path: Path) -> None:
 def test_labels_that_leave_numbers_out_are_told(tmp_path: Path) -> None:
     asked = parse_experiment({"partition": "iid", "clients": 2, "device": "cpu", "batch_size": 2})
     told = "labels count from 0, so that there are 5 classes, of which no sample has the label "
-    for labels, missing in (([2, 4], "0, 1, 3"), ([0, 1, 2, 4], "3"), ([0, 1, 2, 3, 4], None)):
+    for labels, missing in (
+        ([2, 4], "0, 1, 3: is the highest, 4, a mistake?"),
+        ([0, 1, 2, 4], "3: is the highest, 4, a mistake?"),
+        ([1, 2, 3, 4], "0: do yours begin at 1?"),
+        ([0, 1, 2, 3, 4], None),
+    ):
         y = np.resize(labels, 40)
         np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).random((40, 2)), y=y)
         lines = worth_knowing(asked, *resolve(asked.with_(dataset=str(tmp_path / "d.npz"))))
