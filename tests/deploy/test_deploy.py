@@ -108,6 +108,22 @@ def test_an_exported_file_answers_as_the_run_does(
     assert written.probabilities(x[:0]).shape == (0, 4)
 
 
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_a_full_disk_is_told_with_the_file(trained: dict[str, Path], tmp_path: Path, suffix: str) -> None:
+    if suffix == ".onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # bytes that any file may have
+    try:
+        with pytest.raises(OSError, match=rf"model\{suffix}'$"):
+            export(trained["fedgela"], tmp_path / f"model{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_pt2_file_needs_nothing_of_this_package(trained: dict[str, Path], tmp_path: Path) -> None:
     export(trained["fedgela"], tmp_path / "model.pt2", 0)
     program = (

@@ -29,7 +29,7 @@ def export(
     from fedgela.deploy.export import export
 
     card, apart = export(run, out, client, one_of("--round", round, *ROUNDS))
-    print(f"{card}\nwritten to {out}, read again and asked: no probability differs by more than {apart:.1g}")
+    print(f"{card}\nwritten to {out}; largest difference to the run's model in a probability: {apart:.1g}")
 
 
 def predict(

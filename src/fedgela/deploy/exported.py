@@ -23,9 +23,13 @@ def read_exported(path: Path) -> tuple[Card, Forward]:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     try:
-        return _of_onnx(path) if path.suffix == ".onnx" else _of_pt2(path)
+        return of_content(path.read_bytes(), path.suffix)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def of_content(content: bytes, suffix: str) -> tuple[Card, Forward]:
+    return _of_onnx(content) if suffix == ".onnx" else _of_pt2(content)
 
 
 @contextmanager
@@ -45,18 +49,18 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _of_pt2(path: Path) -> tuple[Card, Forward]:
+def _of_pt2(content: bytes) -> tuple[Card, Forward]:
     extra = {CARD: ""}
     try:
         with quiet():
-            program = torch.export.load(path, extra_files=extra)
+            program = torch.export.load(io.BytesIO(content), extra_files=extra)
     except Exception as error:  # whatever a damaged archive makes torch stumble over
         raise UserError(f"cannot be read as a .pt2 file ({first_line(error)})") from None
     return Card.of_json(extra[CARD]), program.module()
 
 
-def _of_onnx(path: Path) -> tuple[Card, Forward]:
-    session = _onnx_session(path)
+def _of_onnx(content: bytes) -> tuple[Card, Forward]:
+    session = _onnx_session(content)
     card = Card.of_json(session.get_modelmeta().custom_metadata_map.get(CARD, ""))
 
     def forward(x: Tensor) -> Tensor:
@@ -65,12 +69,12 @@ def _of_onnx(path: Path) -> tuple[Card, Forward]:
     return card, forward
 
 
-def _onnx_session(path: Path) -> Any:
+def _onnx_session(content: bytes) -> Any:
     try:
         import onnxruntime
     except ImportError:
         raise UserError("is run with onnxruntime, which is missing: pip install 'fedgela[export]'") from None
     try:
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # of its own kinds, by where the damage lies
         raise UserError(f"cannot be read as an .onnx file ({first_line(error)})") from None
