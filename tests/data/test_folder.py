@@ -218,6 +218,17 @@ def test_grey_files_stay_grey_and_16_bits_are_scaled(tmp_path: Path) -> None:
     assert data.x_train[data.y_train == 1].unique().tolist() == [0x80]
 
 
+def test_pillows_warnings_name_no_file_and_are_not_shown(tmp_path: Path) -> None:
+    fill(tmp_path, "x", "y")
+    path = tmp_path / "y/palette.png"
+    Image.linear_gradient("L").convert("RGB").quantize(16).save(path, transparency=bytes(range(16)))
+    with pytest.warns(UserWarning, match="Palette images with Transparency"):
+        Image.open(path).convert("RGB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(load(tmp_path).y_train) == 9
+
+
 def test_of_a_file_with_several_pages_the_first_is_read_and_told(tmp_path: Path) -> None:
     fill(tmp_path, "x", "y", mode="L")
     pages = [Image.new("L", (9, 9), level) for level in (30, 60, 90)]

@@ -74,7 +74,8 @@ def decode(images: Sequence[Path | bytes], size: int, channels: int | None = Non
         colour[i] = pixels.ndim == 3
         x[i] = pixels if colour[i] else pixels[..., None]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter("ignore")  # Pillow's, which name no file
         list(pool.map(one, range(len(images))))
     if paged.any():  # TIFF stacks; other formats' further pages are only previews
         warnings.warn(
