@@ -218,9 +218,11 @@ def test_images_that_differ_in_one_bit_are_different() -> None:
         ([[90, 5, 0], [0, 5, 90]], {}, "perhaps", "even"),
         ([[90, 5, 0], [0, 5, 90]], {"sample": 1}, "likely", "power:1"),  # few of the clients a round
         ([[90, 5, 0], [50, 0, 9]], {"sample": 1}, "likely", "even"),  # classes uneven overall
-        ([[5, 0], *[[5, 5]] * 4], {}, "perhaps", "power:1"),  # a tenth missing
+        ([[5, 5, 0], *[[5, 5, 5]] * 4], {}, "perhaps", "power:1"),  # a fifteenth missing
         ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "even"),  # the only one with a balance has none
-        ([[9, 0], [0, 9]], {}, "likely", "power:1"),  # one class each: nothing to be out of balance
+        ([[9, 0, 0], [0, 9, 0], [0, 0, 9]], {}, "likely", "power:1"),  # nothing to be out of balance
+        ([[9, 0], [0, 9]], {}, "perhaps", None),  # of two classes Phi changes nothing
+        ([[9, 8], [8, 9]], {}, "unlikely", None),
     ],
 )
 def test_the_rules_of_thumb(
@@ -235,7 +237,12 @@ def test_the_verdict_is_one_line_with_reason_settings_and_source() -> None:
     assert "\n" not in line
     assert re.match(r'FedGELA is likely to help with phi = "power:1", E_W = 10: 33% of', line)
     assert "18 times" in line and "docs/findings.md" in line and "even" not in line
-    assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith('FedGELA may help with phi = "even"')
+    assert report.verdict(looked_at([[90, 5, 5], [5, 5, 90]])).startswith(
+        'FedGELA may help with phi = "even"'
+    )
+    assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith(
+        "FedGELA may help: of two classes nothing"
+    )
 
 
 def test_settings_that_do_not_fit_are_named() -> None:

@@ -218,10 +218,15 @@ def advise(found: Inspection) -> Advice:
     uneven = found.class_imbalance > UNEVEN
     even = uneven or (ratio > BALANCED and not found.is_sampled)
     settings: dict[str, str | float] = {"phi": "even" if even else "power:1", "E_W": 10.0}
+    few = f"only {cells}" if missing else "no client lacks a class"
+    if missing < FEW_MISSING and ratio <= BALANCED and not found.is_sampled:
+        return Advice("unlikely", f"{few} and {balance}: FedAvg is fine", {}, _warnings(found, False))
+    if found.classes == 2:
+        reason = (
+            "of two classes nothing was measured, and the paper's Phi has no effect; compare it with FedAvg"
+        )
+        return Advice("perhaps", reason, {}, _warnings(found, True))
     if missing < FEW_MISSING:
-        few = f"only {cells}" if missing else "no client lacks a class"
-        if ratio <= BALANCED and not found.is_sampled:
-            return Advice("unlikely", f"{few} and {balance}: FedAvg is fine", {}, _warnings(found, False))
         verdict, reason = "perhaps", f"{few} and {balance}"
     elif missing < MANY_MISSING:
         verdict, reason = "perhaps", f"{cells} and {balance}; so few missing were hardly tried"
