@@ -106,6 +106,18 @@ def test_a_table_need_not_have_labels(tmp_path: Path) -> None:
     assert read_samples(tmp_path / "t.parquet", GREY, CLASSES).x.shape == (1, 1, 8, 8)
 
 
+@pytest.mark.parametrize("labels", [[1, None, 0], ["cat", None, "dog"], ["cat", " ", "dog"]])
+def test_a_missing_label_is_told_by_its_row(tmp_path: Path, labels: list[int | str | None]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {name: [1.0, 2.0, 3.0] for name in "abc"} | {"split": ["train", "test", "test"]}
+    table = pyarrow.table({**columns, "label": labels})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.warns(UserWarning, match="column label lacks a value in row 1: how many answers are right"):
+        found = read_samples(tmp_path / "t.parquet", FEATURES, CLASSES)
+    assert (found.names, found.labels) == (["1", "2"], None)
+
+
 def test_columns_are_taken_by_their_names(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "t.csv"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgela.data.cells import check_cells
+from fedgela.data.cells import Cells, check_cells
 from fedgela.data.columns import ID
 from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
@@ -175,11 +175,14 @@ def _of_table(
         x, read = without_unreadable(decoded, lambda i: row_name(int(rows[i])), unreadable)
     else:
         x, read = features(table, columns), np.ones(len(rows), dtype=bool)
-    rows, samples, labels = rows[read], _tensor(x, spec), None
+    labels = None
     if "label" in table.column_names:
-        labels = _labels(table["label"].to_numpy()[read], len(rows), (), classes, True)
-    names = table[ID].to_numpy()[read].tolist() if has_ids else rows.tolist()
-    return Samples([str(name) for name in names], samples, labels)
+        if lacking := Cells(table["label"], ("",)).lacking:
+            _without_labels(f"column label lacks a value in row {rows[lacking[0]]}")
+        else:
+            labels = _labels(table["label"].to_numpy()[read], read.sum(), (), classes, True)
+    names = table[ID].to_numpy() if has_ids else rows
+    return Samples([str(name) for name in names[read].tolist()], _tensor(x, spec), labels)
 
 
 def _tensor(x: np.ndarray, spec: InputSpec) -> Tensor:
@@ -219,7 +222,7 @@ def _labels(
         if labels is None:
             return None
     else:
-        labels = ["" if label is None else str(label).strip() for label in y.tolist()]
+        labels = [str(label).strip() for label in y.tolist()]
     strange = sorted(set(labels) - set(classes))
     if strange:
         _without_labels(f"the label {strange[0]!r} is none of the model's classes")
