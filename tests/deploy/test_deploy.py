@@ -272,6 +272,8 @@ def test_an_exported_program_needs_no_gradients(trained: dict[str, Path], tmp_pa
 
 
 def test_what_a_run_does_not_have(trained: dict[str, Path], tmp_path: Path, npz: Path) -> None:
+    with pytest.raises(UserError, match="round: last or best, not 2"):
+        load_model(trained["fedgela"], round=2)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="FedRep has no global model"):
         load_model(trained["fedrep"])
     with pytest.raises(UserError, match="there are clients 0 to 3, not 4"):

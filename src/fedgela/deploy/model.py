@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -93,6 +94,8 @@ def trained_model(
     path: Path, client: int | str | None, which: Which
 ) -> tuple[Card, Predictor, Tensor | None]:
     """Of a run's folder, or of a site's; and what it was trained on, which a site keeps to itself."""
+    if which not in get_args(Which):  # as from Python: a round's number
+        raise UserError(f"round: {' or '.join(get_args(Which))}, not {which!r}")
     at_a_site = personal_folder(path)
     if at_a_site is not None:
         if client is not None or which != "last":
