@@ -49,8 +49,17 @@ def test_ours_stand_beside_the_papers(make_entry) -> None:
     line = row(table, "FedGELA")
     # the paper has PA 94.28 and GA 61.57
     assert "| 0, 1 | 94.28 | 94.50 ± 0.71 | ▲ +0.22 | 61.57 | 63.00 ± 1.41 | ▲ +1.43 | 93.50 ± 0.71 |" in line
-    assert row(table, "FedAvg").startswith("| FedAvg | – | 92.66 | untried | – | 54.57 | untried |")
-    assert "Untried: svhn full-iid" in table
+    assert "\nUntried (the paper's PA, GA in brackets): FedAvg (92.66, 54.57), FedProx" in table
+    assert "\nUntried: svhn full-iid, full-dir0.5" in table
+
+
+def test_a_column_without_a_number_is_left_out(make_entry) -> None:
+    where = "ablation/cifar10/full-dir0.1"
+    text = shown([make_entry(f"{where}/fedge"), make_entry("ablation/fed-isic2019/natural/fedge")])
+    heads = [line for line in section(text, "Table 4").splitlines() if line.startswith("| method")]
+    assert heads[0] == "| method | seeds | PA ours, best | GA ours, best | PA last | GA last |"
+    assert "| PA paper |" in heads[1]
+    assert "\nUntried: FedAvg, FedLA, FedGELA.\n" in text  # of which this table prints no number
 
 
 def test_below_the_papers_is_marked(make_entry) -> None:
@@ -98,13 +107,14 @@ def test_angles_of_runs_that_another_table_shows_are_shown(make_entry) -> None:
         f"angle_{which}_{where}": 90.0 for which in ("existing", "missing") for where in ("clients", "server")
     }
     entry = make_entry(ids[0], line={"cells": ids, "angles": angles})
-    assert row(section(shown([entry]), "Figure 2"), "FedAvg").count("90.00") == 4
+    line = row(section(shown([entry]), "Figure 2"), "cifar10, full-dir0.1")
+    assert "| FedAvg |" in line and line.count("90.00") == 4
 
 
 def test_what_is_untried_beside_runs_of_other_tables_is_told(make_entry) -> None:
     ids = (f"{WHERE}/fedgela", "ew/cifar10/full-dir0.1/fedgela-ew10")
     text = section(shown([make_entry(ids[0], line={"cells": ids})]), "Figure 4")
-    assert "1 cells are runs that stand in the tables above: cifar10 full-dir0.1 (fedgela-ew10)." in text
+    assert "\nRuns that stand in the tables above: cifar10 full-dir0.1 (fedgela-ew10)." in text
     assert "cifar10 full-dir0.1 (fedavg, fedgela-ew1, " in text.split("Untried:")[1]
 
 
@@ -213,7 +223,7 @@ def test_a_line_that_this_version_cannot_read_says_so(make_entry) -> None:
 
 def test_runs_are_shown_once(make_entry) -> None:
     text = shown([make_entry(f"{WHERE}/fedavg")])
-    assert "1 cells are runs that stand in the tables above" in section(text, "Table 8")
+    assert "\nRuns that stand in the tables above: cifar10 full-dir0.1 (fedavg)." in section(text, "Table 8")
     assert len(cells("std")) == 209
 
 

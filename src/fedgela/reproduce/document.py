@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Heading):
         return f"{'#' * block.level} {block.text}"
     if isinstance(block, Paragraph):
-        return block.text
+        return textwrap.fill(block.text, 118, break_long_words=False, break_on_hyphens=False)
     if isinstance(block, Listing):
         return "\n".join(f"{number}. {item}" for number, item in enumerate(block.items, start=1))
     return block.to_markdown()
@@ -68,12 +69,17 @@ def to_html(blocks: Sequence[Block], title: str) -> str:
 
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
+        return f'<h{block.level} id="{anchor(block.text)}">{_inline(block.text)}</h{block.level}>'
     if isinstance(block, Paragraph):
         return f"<p>{_inline(block.text)}</p>"
     if isinstance(block, Listing):
         return "<ol>" + "".join(f"<li>{_inline(item)}</li>" for item in block.items) + "</ol>"
     return block.to_html(_inline)
+
+
+def anchor(heading: str) -> str:
+    """What a link names a heading by, here as on GitHub."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def raised(numbers: Sequence[int]) -> str:

@@ -8,7 +8,6 @@ from fedgela.paper import Printed
 from fedgela.reproduce.document import Field, raised
 from fedgela.reproduce.standing import Standing
 
-UNTRIED = ("untried", "untried")
 INCOMPLETE = ("incomplete", "untried")
 OTHER_TASK = "another task"
 NOTHING = "–"
@@ -20,11 +19,11 @@ class Notes:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def of(self, standings: Iterable[Standing | None]) -> str:
+    def of(self, standings: Iterable[Standing]) -> str:
         """References to what is not as in the paper in any of them."""
         found = set()
         for standing in standings:
-            if standing is not None and standing.notes:
+            if standing.notes:
                 text = "; ".join(standing.notes)
                 if text not in self.texts:
                     self.texts.append(text)
@@ -32,12 +31,11 @@ class Notes:
         return raised(sorted(found))
 
 
-def beside(printed: Printed | None, values: Sequence[float] | None, comparable: bool) -> list[Field]:
-    """The paper's number, ours and the difference. `values` is None where the cell is untried, and empty
-    where its runs have no such value."""
+def beside(printed: Printed | None, values: Sequence[float], comparable: bool) -> list[Field]:
+    """The paper's number, ours and the difference."""
     paper = printed.text if printed else NOTHING
     if not values:
-        return [paper, UNTRIED if values is None else NOTHING, NOTHING]
+        return [paper, NOTHING, NOTHING]
     ours = mean_std(spread(values))
     if printed is None or printed.value is None:
         return [paper, ours, NOTHING]

@@ -22,13 +22,15 @@ from fedgela.reproduce.standing import (
 MOMENTS = {"PA": ("best", "last"), "GA": ("best", "last", LAST_TENTH)}
 EXPLAINED = (
     "FedGELA minus FedAvg, and minus the best of the ten baselines (best of each metric apart): what the "
-    "paper claims, and ours. Ours are paired by seed and of one task: the same model, data, rounds and "
-    "other settings except the method's own. Against the best baseline they are given where all ten were "
-    "run, each with the best of the settings that it was run with, and each by whatever version of the code"
-    " it was run with ('How each was obtained'); means over settings, where all of them were run. ▲ marks a"
-    " margin that reaches the paper's, ▼ one that does not; both stand at the best rounds only, which is "
-    "what the paper prints. 'Best' favours FedGELA's PA, 'last' does not: FedGELA's best PA is a maximum "
-    "over rounds, while that of a method whose models are fine-tuned is of one round, that of its best GA."
+    "paper claims, and ours. Ours are paired by seed, and of one task: the same model, data, rounds and "
+    "other settings except the method's own.",
+    "Against the best baseline ours are given where all ten were run, each with the best of the settings "
+    "that it was run with, and each by whatever version of the code it was run with ([how each was "
+    "obtained](#how-each-was-obtained)); means over settings, where all of them were run.",
+    "▲ marks a margin that reaches the paper's, ▼ one that does not; both stand at the best rounds only, "
+    "which is what the paper prints. 'Best' favours FedGELA's PA, 'last' does not: FedGELA's best PA is a "
+    "maximum over rounds, while that of a method whose models are fine-tuned is of one round, that of its "
+    "best GA.",
 )
 _MOMENTS = [(metric, when) for metric, moments in MOMENTS.items() for when in moments]
 

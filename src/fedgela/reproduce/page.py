@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fedgela.grids import Grid
 from fedgela.paper import TABLES, Cell, cells, distinct, find_cell, table
 from fedgela.reproduce.departures import wanted_settings
-from fedgela.reproduce.document import Block, Heading, Listing, Paragraph
+from fedgela.reproduce.document import Block, Heading, Listing, Paragraph, anchor
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.margins import EXPLAINED, margins_of_fedgela
-from fedgela.reproduce.paper_table import table_blocks
+from fedgela.reproduce.paper_table import table_blocks, table_heading
 from fedgela.reproduce.settings import differences
 from fedgela.reproduce.standing import Standings
 
@@ -26,19 +26,18 @@ def page(entries: Sequence[Entry]) -> list[Block]:
     ]
     untried = [name for name in TABLES if not standings.tried(cells(name))]
     if untried:
-        listed = ", ".join(f"{table(name).number} (`{name}`)" for name in untried)
-        blocks.append(Paragraph(f"Untried as a whole: {listed}."))
+        blocks.append(Paragraph(f"Untried as a whole: {', '.join(map(table_heading, untried))}."))
     margins = margins_of_fedgela(standings, notes)
     if margins is not None:
-        blocks += [Heading(2, "Margins of FedGELA"), Paragraph(EXPLAINED), margins]
+        blocks += [Heading(2, "Margins of FedGELA"), *map(Paragraph, EXPLAINED), margins]
     shown: set[str] = set()  # runs that an earlier table has shown
     for name in TABLES:
         if name not in untried:
             blocks += table_blocks(name, standings, notes, shown)
-    if entries:
-        blocks += [Heading(2, "How each was obtained"), _provenance(entries)]
     if notes.texts:
         blocks += [Heading(2, "Notes"), Listing(tuple(notes.texts))]
+    if entries:
+        blocks += [Heading(2, "How each was obtained"), _provenance(entries)]
     return blocks
 
 
@@ -46,7 +45,7 @@ def _introduction() -> list[Block]:
     return [
         Paragraph(
             "The paper's printed numbers with ours beside them, as far as they have been run. A raised "
-            "number refers to a note: fewer rounds, other data or other settings than the paper's."
+            "number refers to a [note](#notes): fewer rounds, other data or other settings than the paper's."
         ),
         Paragraph(
             "**Settings**: `full-` is 10 of 10 clients, `part-` 10 of 50, `dir0.1` a Dirichlet split with "
@@ -84,11 +83,12 @@ def _overview(standings: Standings) -> Grid:
         exact = [cell for cell in tried if (best := standings.of(cell)) and not best.notes]
         return tuple(str(len(found)) for found in (listed, tried, exact))
 
-    rows = [
-        (f"{table(name).number} (`{name}`)", table(name).title, *counts(listed, standings.tried(listed)))
-        for name in TABLES
-        if (listed := cells(name))
-    ]
+    rows = []
+    for name in TABLES:
+        heading, listed = table_heading(name), cells(name)
+        tried = standings.tried(listed)
+        linked = f"[{heading}](#{anchor(heading)})" if tried else heading
+        rows.append((linked, table(name).title, *counts(listed, tried)))
     rows.append(("all", "different runs", *counts(distinct(cells()), standings.tried_runs())))
     return Grid(("table", "what", "cells", "tried", "of these as in the paper"), rows)
 

@@ -2,15 +2,17 @@
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, summaries, table
 from fedgela.reproduce.document import Block, Field, Heading, Paragraph
-from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
+from fedgela.reproduce.fields import INCOMPLETE, NOTHING, Notes, beside
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined, counted
 
+Place = tuple[str, str, list[str]]  # data set, setting, and methods; none where all are meant
+BY_SETTING = ("accuracy", "communication")  # shown by a table for each setting, all else by one
 COUNTS = ("smallest_client", "largest_client")
 # what is measured without training, with its heading
 MEASURED = {
@@ -33,34 +35,42 @@ MEASURED = {
 def table_blocks(name: str, standings: Standings, notes: Notes, shown: set[str]) -> list[Block]:
     """`shown` are the runs that the tables above have shown; those of this table are added to it."""
     source = table(name)
-    blocks: list[Block] = [Heading(2, f"{source.number} (`{name}`): {source.title}")]
-    repeated: list[Cell] = []
-    untried: list[str] = []
+    blocks: list[Block] = [Heading(2, table_heading(name)), Paragraph(f"{source.title}.")]
+    measured: list[Cell] = []
+    repeated: list[Place] = []
+    untried: list[Place] = []
     for dataset, settings in source.datasets.items():
         for setting in settings:
             listed = cells(name, dataset, setting)
             tried = standings.tried(listed)
-            if not tried:
-                untried.append(f"{dataset} {setting}")
-                continue
+            lacking = [cell for cell in listed if cell not in tried]
             # runs that stand above already are not shown again, unless this table has other numbers of them
             new = [cell for cell in tried if _has_own_numbers(cell) or cell.run_key not in shown]
-            repeated += [cell for cell in tried if cell not in new]
-            if not new:
-                untried += _places([cell for cell in listed if cell not in tried])
+            if again := [cell.method for cell in tried if cell not in new]:
+                repeated.append((dataset, setting, again))
+            if new and source.measures in BY_SETTING:
+                shown |= {cell.run_key for cell in tried if cell.measures == "accuracy"}
+                blocks += [Heading(3, f"{dataset}, {setting}"), _grid(new, standings, notes)]
+                if lacking:
+                    blocks.append(Paragraph(_untried(lacking)))
             else:
-                shown |= {cell.run_key for cell in listed if cell.measures == "accuracy"}
-                here = [cell for cell in listed if _has_own_numbers(cell) or cell in new or cell not in tried]
-                blocks += [Heading(3, f"{dataset}, {setting}"), _grid(here, standings, notes)]
+                measured += new
+                if lacking:
+                    untried.append((dataset, setting, [cell.method for cell in lacking] if tried else []))
+    if measured:
+        blocks.append(_measured(measured, standings, notes))
     summed = [s for s in summaries(name) if standings.tried(s.cells)]
     if summed:
         blocks += [Heading(3, "Averages and best baselines"), _summary_grid(summed, standings, notes)]
     if repeated:
-        told = "; ".join(_places(repeated))
-        blocks.append(Paragraph(f"{len(repeated)} cells are runs that stand in the tables above: {told}."))
+        blocks.append(Paragraph(f"Runs that stand in the tables above: {_told(repeated)}."))
     if untried:
-        blocks.append(Paragraph(f"Untried: {'; '.join(untried)}."))
+        blocks.append(Paragraph(f"Untried: {_told(untried)}."))
     return blocks
+
+
+def table_heading(name: str) -> str:
+    return f"{table(name).number} (`{name}`)"
 
 
 def _has_own_numbers(cell: Cell) -> bool:
@@ -68,32 +78,44 @@ def _has_own_numbers(cell: Cell) -> bool:
     return bool(cell.printed) or cell.measures != "accuracy"
 
 
-def _places(listed: Sequence[Cell]) -> list[str]:
-    """Cells by their data set and setting, methods in brackets."""
-    found: dict[str, list[str]] = {}
+def _told(places: Iterable[Place]) -> str:
+    """Settings of the same data set and methods together, methods in brackets."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for dataset, setting, methods in places:
+        found.setdefault((dataset, ", ".join(methods)), []).append(setting)
+    return "; ".join(
+        f"{dataset} {', '.join(settings)}" + (f" ({methods})" if methods else "")
+        for (dataset, methods), settings in found.items()
+    )
+
+
+def _untried(listed: Sequence[Cell]) -> str:
+    """Methods of a setting of which others were tried, with the paper's numbers."""
+    methods = []
     for cell in listed:
-        found.setdefault(f"{cell.dataset} {cell.setting}", []).append(cell.method)
-    return [f"{place} ({', '.join(methods)})" for place, methods in found.items()]
+        numbers = ", ".join(cell.printed[metric].text for metric in cell.metrics if metric in cell.printed)
+        methods.append(_title(cell.table, cell.method) + (f" ({numbers})" if numbers else ""))
+    printed = any(cell.printed for cell in listed)
+    told = f" (the paper's {', '.join(listed[0].metrics)} in brackets)" if printed else ""
+    return f"Untried{told}: {', '.join(methods)}."
 
 
 def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
-    measures = listed[0].measures
-    if measures == "accuracy":
-        return _accuracies(listed, standings, notes)
-    if measures == "communication":
-        return _communication(listed, standings, notes)
+    of_accuracies = listed[0].measures == "accuracy"
+    return (_accuracies if of_accuracies else _communication)(listed, standings, notes)
+
+
+def _measured(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
+    """What has no accuracy: a line for each setting and method."""
     angles = {name: f"{name.replace('_', ' ')}, degrees, last round" for name in listed[0].metrics}
-    titles = MEASURED.get(measures, angles)
+    titles = MEASURED.get(listed[0].measures, angles)
     rows = []
-    for _, standing, fields in _begun(listed, standings, notes):
+    for cell, standing, fields in _begun(listed, standings, notes):
         for metric in titles:
-            values = list(standing.values(metric).values()) if standing else []
-            if values:
-                fields.append(_count(values) if metric in COUNTS else mean_std(spread(values)))
-            else:
-                fields.append(NOTHING if standing else UNTRIED)
-        rows.append(fields)
-    return Grid(("method", "seeds", *titles.values()), rows)
+            values = list(standing.values(metric).values())
+            fields.append(_count(values) if values and metric in COUNTS else _mean(values))
+        rows.append([f"{cell.dataset}, {cell.setting}", *fields])
+    return Grid(("data set, setting", "method", "seeds", *titles.values()), rows)
 
 
 def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
@@ -101,44 +123,47 @@ def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> G
     rows = []
     for cell, standing, fields in _begun(listed, standings, notes):
         for metric in metrics:
-            values = list(standing.values(metric).values()) if standing else []
-            comparable = standing is None or standing.comparable
-            fields += beside(cell.printed.get(metric), values if standing else None, comparable)
+            values = list(standing.values(metric).values())
+            fields += beside(cell.printed.get(metric), values, standing.comparable)
         for metric in metrics:
-            fields.append(_mean_at(standing, metric, "last"))
+            fields.append(_mean(standing.values(metric, "last").values()))
         if "GA" in metrics:
-            fields.append(_mean_at(standing, "GA", LAST_TENTH))
+            fields.append(_mean(standing.values("GA", LAST_TENTH).values()))
         rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours, best", "difference")]
     head += [f"{metric} last" for metric in metrics]
     head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
-    return Grid(("method", "seeds", *head), rows)
+    return _without_empty_columns(("method", "seeds", *head), rows)
+
+
+def _without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Field]]) -> Grid:
+    """The paper does not print a number of every cell."""
+    kept = [i for i in range(len(head)) if any(row[i] != NOTHING for row in rows)]
+    return Grid([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def _begun(
     listed: Sequence[Cell], standings: Standings, notes: Notes
-) -> Iterator[tuple[Cell, Standing | None, list[Field]]]:
+) -> Iterator[tuple[Cell, Standing, list[Field]]]:
     """Every row that the cells have, begun with its method and seeds."""
     for cell in listed:
-        for standing in standings.rows_of(cell):
-            yield cell, standing, [_name(cell, standing, notes), _seeds(standing)]
+        for standing in standings.all_of(cell):
+            name = _title(cell.table, cell.method) + notes.of([standing])
+            yield cell, standing, [name, ", ".join(map(str, standing.entries))]
 
 
-def _mean_at(standing: Standing | None, metric: str, when: str) -> str:
-    values = list(standing.values(metric, when).values()) if standing else []
+def _mean(values: Collection[float]) -> str:
     return mean_std(spread(values)) if values else NOTHING
 
 
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     rows = []
     for cell, standing, fields in _begun(listed, standings, notes):
-        reached = standings.reached(standing) if standing else {}
+        reached = standings.reached(standing)
         for place, metric in enumerate(("rounds", "speedup")):
             printed = cell.printed.get(metric)
             fields.append(printed.text if printed else NOTHING)
-            if standing is None:
-                fields.append(UNTRIED)
-            elif not reached:
+            if not reached:
                 fields.append(("FedAvg is untried", "untried"))
             elif any(pair[0] is None for pair in reached.values()):
                 fields.append("-")  # as the paper prints what never gets there
@@ -173,7 +198,7 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
         for metric in metrics:
             values = list(combined(summary, together, metric).values())
             comparable = all(standing.comparable for standing in every)
-            paper, ours, difference = beside(summary.printed.get(metric), values or None, comparable)
+            paper, ours, difference = beside(summary.printed.get(metric), values, comparable)
             fields += [paper, ours if values else INCOMPLETE, difference]
         rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours", "difference")]
@@ -182,14 +207,6 @@ def _summary_grid(listed: Sequence[Summary], standings: Standings, notes: Notes)
 
 def _title(name: str, method: str) -> str:
     return table(name).method(method).title
-
-
-def _name(cell: Cell, standing: Standing | None, notes: Notes) -> str:
-    return _title(cell.table, cell.method) + notes.of([standing])
-
-
-def _seeds(standing: Standing | None) -> str:
-    return ", ".join(map(str, standing.entries)) if standing else NOTHING
 
 
 def _count(values: Sequence[float]) -> str:

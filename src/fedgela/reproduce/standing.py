@@ -119,10 +119,6 @@ class Standings:
         """The best first: as in the paper, then by rounds and seeds."""
         return self._of.get(cell.id, [])
 
-    def rows_of(self, cell: Cell) -> Sequence[Standing | None]:
-        """A row of a table for each, and one row, None, for a cell that is untried."""
-        return self.all_of(cell) or [None]
-
     def of(self, cell: Cell) -> Standing | None:
         return next(iter(self.all_of(cell)), None)
 
