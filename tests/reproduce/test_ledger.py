@@ -44,6 +44,19 @@ def test_a_damaged_line_is_named_and_nothing_is_added(tmp_path: Path, make_entry
         assert ledger.read_text() == damaged
 
 
+def test_a_line_with_a_damaged_byte_is_named_too(tmp_path: Path, make_entry) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    append(ledger, [make_entry(CELL), make_entry(CELL, seed=1)])
+    first, second = ledger.read_bytes().splitlines(keepends=True)
+    damaged = first + second.replace(b"a machine", b"a m\xffchine")
+    ledger.write_bytes(damaged)
+    with pytest.raises(UserError, match=r"ledger\.jsonl, line 2: damaged"):
+        read_ledger(ledger)
+    with pytest.raises(UserError, match="line 2"):
+        append(ledger, [make_entry(CELL, seed=2)])
+    assert ledger.read_bytes() == damaged
+
+
 def test_a_last_line_without_its_end_stays_a_line(tmp_path: Path, make_entry) -> None:
     ledger = tmp_path / "ledger.jsonl"
     append(ledger, [make_entry(CELL)])

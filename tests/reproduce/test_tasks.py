@@ -230,6 +230,19 @@ def test_the_same_run_of_two_tables_is_done_once(tiny_data: Path, tmp_path: Path
     assert str(tiny_data) not in entry.line()  # no paths of this machine
 
 
+def test_what_another_process_added_meanwhile_is_counted_as_there(tiny_data: Path, tmp_path: Path) -> None:
+    tasks, ledger = tiny_tasks([find_cell(CELL)], tiny_data), tmp_path / "ledger.jsonl"
+    theirs = run_tasks(tasks, tmp_path / "theirs", tmp_path / "other.jsonl", quiet()).added
+
+    class Slow(View):
+        def finished(self, result: Record) -> None:
+            append(ledger, theirs)
+
+    outcome = run_tasks(tasks, tmp_path / "mine", ledger, Slow(Console(file=io.StringIO())))
+    assert (outcome.added, outcome.skipped) == ([], 1)
+    assert read_ledger(ledger) == theirs
+
+
 # -- runs made elsewhere ---------------------------------------------------------------------------
 
 

@@ -103,17 +103,17 @@ def _settings(config: str) -> Settings | None:
 def read_ledger(path: Path) -> list[Entry]:
     """All lines; none where there is no file yet. A damaged line is a UserError with its number."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    return parse_ledger(text, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    return parse_ledger(content, path)
 
 
-def parse_ledger(text: str, path: Path) -> list[Entry]:
+def parse_ledger(content: bytes, path: Path) -> list[Entry]:
     entries = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
                 entries.append(Entry.model_validate_json(line))
@@ -141,14 +141,14 @@ def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
         fcntl.flock(file, fcntl.LOCK_EX)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        held = file.read().decode("utf-8", errors="replace")
+        held = file.read()
         there = parse_ledger(held, path)  # nothing is added to a ledger that cannot be read
         new: list[Entry] = []
         for entry in entries:
             if not any(_covers(other, entry) for other in [*there, *new]):
                 new.append(entry)
         if new:
-            start = "\n" if held and not held.endswith("\n") else ""  # an editor's doing
+            start = "\n" if held and not held.endswith(b"\n") else ""  # an editor's doing
             content = (start + "".join(entry.line() for entry in new)).encode()
             try:
                 _write(file.fileno(), content)

@@ -155,7 +155,9 @@ def run_tasks(
             except Exception as error:
                 outcome.failed[task.label] = keep_failure(error, task.folder(out), view.note)
             else:
-                outcome.added += append(ledger, [entry])
+                added = append(ledger, [entry])
+                outcome.added += added
+                outcome.skipped += not added  # another process was faster
                 budget.advanced = True
                 rates.learn(entry)
                 forget_failure(task.folder(out))
