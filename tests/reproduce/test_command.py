@@ -280,6 +280,7 @@ def test_smoke_of_a_part(command: Cli) -> None:
         (["main", "--html", "x.html"], "--html goes with --table, not with a run"),
         (["--table", "--seeds", "1"], "--seeds goes with a run or --plan, not with --table"),
         (["--smoke", "main", "--budget", "9"], "--budget goes with a run or --plan, not with --smoke"),
+        (["--smoke", "main", "--ledger", "x"], "--ledger goes with a run or --plan or --list or "),
         (["main", "--images-per-second", "resnet18=1"], "--images-per-second goes with --plan"),
     ],
 )

@@ -254,6 +254,9 @@ def test_a_run_is_recognised_by_its_settings(tmp_path: Path) -> None:
         UserError, match=r"nearest is pcdd/cifar10/p10c2/fedgela: lr is 0\.02, not 0\.01\n.*--cell"
     ):
         recognise(made.with_(lr=0.02), tmp_path)
+    short = experiment_of(find_cell(CELL)).with_(rounds=3)  # as near to Table 9, where rounds are more
+    with pytest.raises(UserError, match=rf"nearest is {CELL}: rounds is 3, not 50\n"):
+        recognise(short, tmp_path)
 
 
 def test_folders_and_ledgers_are_gathered(tiny_data: Path, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ _GOES_WITH = {
     "setting": (*_RUNS, "--list", "--smoke"),
     "methods": (*_RUNS, "--list", "--smoke"),
     "seeds": _RUNS,
+    "ledger": (*_RUNS, "--list", "--table", "--add"),
     "rounds": _RUNS,
     "set_": _RUNS,
     "device": _RUNS,

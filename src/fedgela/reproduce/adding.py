@@ -78,11 +78,8 @@ def recognise(experiment: Experiment, where: Path) -> Cell:
         return found[0]
     nearest, apart = min(
         ((cell, differences(wanted, settings)) for cell, wanted in _by_hash().values()),
-        # the data and the method make a cell what it is
-        key=lambda pair: (
-            sum(1 + 9 * (d.key in ("dataset", "algorithm.name", "partition")) for d in pair[1]),
-            pair[0].id,
-        ),
+        # the data and the method make a cell what it is; of several, the paper's first
+        key=lambda pair: sum(1 + 9 * (d.key in ("dataset", "algorithm.name", "partition")) for d in pair[1]),
     )
     told = "; ".join(f"{d.key} is {d.found!r}, not {d.wanted!r}" for d in apart[:NAMED])
     more = f" (and {len(apart) - NAMED} more)" if len(apart) > NAMED else ""
