@@ -1,6 +1,7 @@
 """Cells are run once, stop within a budget, and go on where they stopped."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -285,6 +286,30 @@ def test_folders_and_ledgers_are_gathered(tiny_data: Path, tmp_path: Path) -> No
         gather(tmp_path / "empty", [])
     with pytest.raises(UserError, match=r"nothing\.jsonl: there is no such file or folder"):
         gather(tmp_path / "nothing.jsonl", [])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("metrics.jsonl", '{"round', r"metrics\.jsonl: cannot be read \(Unterminated string"),
+        ("metrics.jsonl", None, r"metrics\.jsonl: cannot be read .* No such file"),
+        ("result.json", "{}", r"result\.json: has neither GA nor PA"),
+    ],
+)
+def test_a_damaged_run_gives_no_line_and_leaves_the_others(
+    tiny_data: Path, tmp_path: Path, file: str, content: str | None, told: str
+) -> None:
+    cell = find_cell(CELL)
+    (task,) = tiny_tasks([cell], tiny_data)
+    for name in ("damaged", "whole"):
+        run(task.experiment, tmp_path / "runs" / name)
+    damaged = tmp_path / "runs" / "damaged" / file
+    damaged.unlink()
+    if content is not None:
+        damaged.write_text(content)
+    found, reasons = gather(tmp_path / "runs", [], cell)
+    assert len(found) == len(reasons) == 1
+    assert re.search(told, reasons[0])
 
 
 def test_a_tracked_run_serves_who_asks_for_less(tiny_data: Path, tmp_path: Path) -> None:
