@@ -8,6 +8,7 @@ from fedgela.paper import Printed
 from fedgela.reproduce.document import Field, raised
 from fedgela.reproduce.standing import Standing
 
+UNTRIED = ("untried", "untried")
 INCOMPLETE = ("incomplete", "untried")
 OTHER_TASK = "another task"
 NOTHING = "–"

@@ -8,7 +8,7 @@ from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import BEST_BASELINE, Cell, Printed, Summary, cells, summaries, table
 from fedgela.reproduce.document import Block, Field, Heading, Paragraph
-from fedgela.reproduce.fields import INCOMPLETE, NOTHING, Notes, beside
+from fedgela.reproduce.fields import INCOMPLETE, NOTHING, UNTRIED, Notes, beside
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, combined, counted
 
 Place = tuple[str, str, list[str]]  # data set, setting, and methods; none where all are meant
@@ -50,9 +50,8 @@ def table_blocks(name: str, standings: Standings, notes: Notes, shown: set[str])
                 repeated.append((dataset, setting, again))
             if new and source.measures in BY_SETTING:
                 shown |= {cell.run_key for cell in tried if cell.measures == "accuracy"}
-                blocks += [Heading(3, f"{dataset}, {setting}"), _grid(new, standings, notes)]
-                if lacking:
-                    blocks.append(Paragraph(_untried(lacking)))
+                here = [cell for cell in listed if cell in new or cell in lacking]
+                blocks += [Heading(3, f"{dataset}, {setting}"), _grid(here, standings, notes)]
             else:
                 measured += new
                 if lacking:
@@ -89,17 +88,6 @@ def _told(places: Iterable[Place]) -> str:
     )
 
 
-def _untried(listed: Sequence[Cell]) -> str:
-    """Methods of a setting of which others were tried, with the paper's numbers."""
-    methods = []
-    for cell in listed:
-        numbers = ", ".join(cell.printed[metric].text for metric in cell.metrics if metric in cell.printed)
-        methods.append(_title(cell.table, cell.method) + (f" ({numbers})" if numbers else ""))
-    printed = any(cell.printed for cell in listed)
-    told = f" (the paper's {', '.join(listed[0].metrics)} in brackets)" if printed else ""
-    return f"Untried{told}: {', '.join(methods)}."
-
-
 def _grid(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     of_accuracies = listed[0].measures == "accuracy"
     return (_accuracies if of_accuracies else _communication)(listed, standings, notes)
@@ -112,7 +100,7 @@ def _measured(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Gri
     rows = []
     for cell, standing, fields in _begun(listed, standings, notes):
         for metric in titles:
-            values = list(standing.values(metric).values())
+            values = list(standing.values(metric).values()) if standing else []
             fields.append(_count(values) if values and metric in COUNTS else _mean(values))
         rows.append([f"{cell.dataset}, {cell.setting}", *fields])
     return Grid(("data set, setting", "method", "seeds", *titles.values()), rows)
@@ -120,19 +108,21 @@ def _measured(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Gri
 
 def _accuracies(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     metrics = listed[0].metrics
+    later = [(metric, "last") for metric in metrics] + [("GA", LAST_TENTH)] * ("GA" in metrics)
     rows = []
     for cell, standing, fields in _begun(listed, standings, notes):
         for metric in metrics:
-            values = list(standing.values(metric).values())
-            fields += beside(cell.printed.get(metric), values, standing.comparable)
-        for metric in metrics:
-            fields.append(_mean(standing.values(metric, "last").values()))
-        if "GA" in metrics:
-            fields.append(_mean(standing.values("GA", LAST_TENTH).values()))
+            printed = cell.printed.get(metric)
+            if standing is None:
+                fields += [_text(printed), UNTRIED, NOTHING]
+            else:
+                values = list(standing.values(metric).values())
+                fields += beside(printed, values, standing.comparable)
+        for metric, when in later:
+            fields.append(_mean(standing.values(metric, when).values()) if standing else NOTHING)
         rows.append(fields)
     head = [f"{metric} {part}" for metric in metrics for part in ("paper", "ours, best", "difference")]
-    head += [f"{metric} last" for metric in metrics]
-    head += [f"GA {LAST_TENTH}"] if "GA" in metrics else []
+    head += [f"{metric} {when}" for metric, when in later]
     return _without_empty_columns(("method", "seeds", *head), rows)
 
 
@@ -144,12 +134,18 @@ def _without_empty_columns(head: Sequence[str], rows: Sequence[Sequence[Field]])
 
 def _begun(
     listed: Sequence[Cell], standings: Standings, notes: Notes
-) -> Iterator[tuple[Cell, Standing, list[Field]]]:
-    """Every row that the cells have, begun with its method and seeds."""
+) -> Iterator[tuple[Cell, Standing | None, list[Field]]]:
+    """Every row of the cells, begun with its method and seeds; without a standing where it is untried."""
     for cell in listed:
+        title = _title(cell.table, cell.method)
         for standing in standings.all_of(cell):
-            name = _title(cell.table, cell.method) + notes.of([standing])
-            yield cell, standing, [name, ", ".join(map(str, standing.entries))]
+            yield cell, standing, [title + notes.of([standing]), ", ".join(map(str, standing.entries))]
+        if standings.of(cell) is None:
+            yield cell, None, [title, NOTHING]
+
+
+def _text(printed: Printed | None) -> str:
+    return printed.text if printed else NOTHING
 
 
 def _mean(values: Collection[float]) -> str:
@@ -159,11 +155,13 @@ def _mean(values: Collection[float]) -> str:
 def _communication(listed: Sequence[Cell], standings: Standings, notes: Notes) -> Grid:
     rows = []
     for cell, standing, fields in _begun(listed, standings, notes):
-        reached = standings.reached(standing)
+        reached = standings.reached(standing) if standing else {}
         for place, metric in enumerate(("rounds", "speedup")):
             printed = cell.printed.get(metric)
-            fields.append(printed.text if printed else NOTHING)
-            if not reached:
+            fields.append(_text(printed))
+            if standing is None:
+                fields.append(UNTRIED)
+            elif not reached:
                 fields.append(("FedAvg is untried", "untried"))
             elif any(pair[0] is None for pair in reached.values()):
                 fields.append("-")  # as the paper prints what never gets there
