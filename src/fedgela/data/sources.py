@@ -43,11 +43,10 @@ def load_dataset(
         data = load_npz(path.stem, path)
     else:
         data = load_table(path, image_size, unreadable)
-    if image_size is not None and data.kind == "image" and data.spec.shape[1:] != (image_size, image_size):
-        height, width = data.spec.shape[1:]
+    if image_size is not None and data.spec.shape[1:] != (image_size, image_size):
         raise UserError(
-            f"image_size: the images of {name!r} are {height}x{width}; only images that are decoded "
-            "(of a folder, a .parquet file or the hub) are resized"
+            "image_size: only images that are decoded (of a folder, a .parquet file or the hub) are resized; "
+            f"{name!r} is {data.spec}"
         )
     if augment is None:
         return data
