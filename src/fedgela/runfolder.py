@@ -357,7 +357,13 @@ class RunFolder:
             file.truncate(size)
 
     def records(self) -> list[Record]:
-        return [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
+        path = self.path / METRICS
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path}: cannot be read ({error}); mend it, or make this run again elsewhere"
+            ) from None
 
 
 # a forked process inherits the lock: it must close it, or the lock would outlive the process that took it

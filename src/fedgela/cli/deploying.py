@@ -79,7 +79,8 @@ def predict(
         print(f"{found.right.sum()} of {len(rows)} right: {100 * found.right.mean():.2f} %")
         seen = trained_on(loaded, read, samples)
         if seen.any():
-            told = f"{seen.sum()} of them were trained on, which flatters the model"
+            were = "was" if seen.sum() == 1 else "were"
+            told = f"{seen.sum()} of them {were} trained on, which flatters the model"
             if len(new := found.right[~seen]):
                 told += f"; of the other {len(new)}, {new.sum()} are right: {100 * new.mean():.2f} %"
             print(told)

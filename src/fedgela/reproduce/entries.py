@@ -17,7 +17,7 @@ from fedgela.reproduce.code_version import commit
 from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
 from fedgela.reproduce.settings import hash_of
 from fedgela.result import device_name
-from fedgela.runfolder import METRICS, RunFolder
+from fedgela.runfolder import RunFolder
 from fedgela.saved.federation import federation_of
 
 PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business
@@ -30,12 +30,7 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
     result, experiment = folder.sound_result(), folder.experiment()
     if result is None:
         raise UserError(f"{path}: the run is not finished; 'fedgela resume {path}' goes on")
-    try:
-        records = folder.records()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path / METRICS}: cannot be read ({error}); mend it, or make this run again elsewhere"
-        ) from None
+    records = folder.records()
     federation = federation_at_hand(experiment)
     angles = {name: value for name, value in _last_evaluated(records).items() if "angle_" in name}
     return Entry(
