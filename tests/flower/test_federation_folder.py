@@ -83,7 +83,8 @@ class TestWithFlower:
     @pytest.mark.parametrize(
         ("names", "why"),
         [
-            (["east"], "given twice"),
+            (["east"], "east is a site already"),
+            (["south", "south"], "given twice"),
             (["runs"], "'runs' cannot be a site's name"),
             (["a/b"], "a site's name has"),
             (["kept"], "is there already"),

@@ -180,8 +180,10 @@ def init(
 
 def add_sites(federation: FederationFolder, names: list[str]) -> FederationFolder:
     """The federation with further sites, whose folders are made; runs that begin from now on have them."""
-    _check_names([*federation.sites, *names], list(federation.classes))
+    _check_names(names, [])
     for name in names:
+        if name in federation.sites:
+            raise UserError(f"{federation.path}: {name} is a site already; for another key, remove it first")
         if (federation.path / name).exists():
             raise UserError(f"{federation.path / name}: is there already; move it away, or take another name")
     for name in names:
