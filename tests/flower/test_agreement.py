@@ -11,6 +11,7 @@ import fedgela
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
 from fedgela.flower.class_list import agreed, together
+from fedgela.flower.server_app import check_possible
 from fedgela.flower.site import Site
 from fedgela.flower.wire import decode, encode
 from flower.sites import CLASSES, Played, small, write_data
@@ -88,13 +89,15 @@ def test_a_site_refuses(change: dict[str, str], told: str, whole: Path) -> None:
     assert told in decode(played.grid.sites[0].answer(encode(groups, about | change)))[1]["error"]
 
 
-def test_methods_that_need_all_data_in_one_place_are_refused(whole: Path) -> None:
-    from fedgela.flower.server_app import check_possible
-
-    with pytest.raises(UserError, match="pools all data"):
-        check_possible(small(whole, algorithm="centralised"))
-    with pytest.raises(UserError, match="track: shows all classes to every local model"):
-        check_possible(small(whole, track=["angles"]))
+def test_what_no_sites_can_do_is_refused(whole: Path) -> None:
+    terms = Played(whole.parent, small(whole)).terms
+    for changes, why in (
+        ({"algorithm": "centralised"}, "pools all data"),
+        ({"track": ["angles"]}, "track: shows all classes to every local model"),
+        ({"aggregation": "krum:1"}, "krum:1 needs at least 5 clients a round to outvote broken ones, not 3"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_possible(small(whole, **changes), terms)
 
 
 def test_collected_names_that_are_numbers_are_names() -> None:

@@ -1,6 +1,7 @@
 """`fedgela federation run` before it reaches the sites: its options, its folder, and one run at a time."""
 
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -103,8 +104,51 @@ def test_new_runs_are_numbered_after_the_largest(federation: FederationFolder) -
     for name in ("002", "010", "with a name"):
         (federation.runs / name).mkdir()
     assert commands._next(federation.runs) == federation.runs / "011"
-    assert commands._last(federation.runs) == federation.runs / "010"
     assert commands._next(federation.runs / "none yet").name == "001"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--secure-aggregation", "--set", "algorithm=fedproto"), "FedProto shares more than weights"),
+        (("--set", "aggregation=median"), "median needs at least 3 clients a round"),
+    ],
+)
+def test_what_no_sites_can_do_leaves_no_folder(
+    federation: FederationFolder, said: Said, options: tuple[str, ...], told: str
+) -> None:
+    assert told in said(*options)
+    assert not list(federation.runs.iterdir())
+
+
+def ends(run: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of a run whose ServerApp ends so."""
+
+    def conduct(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(server_app, "conduct", conduct)
+    monkeypatch.setattr(server_app, "die_with_parent", lambda sign: None)
+    with pytest.raises(type(error)):
+        server_app.main(None, SimpleNamespace(run_config={"folder": str(run)}))
+    return (run / ERROR).read_text()
+
+
+def test_a_run_that_is_refused_before_its_first_round_is_none(
+    run: Path, terms_of_what_goes_on: list[Terms], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = run.parent
+    shutil.copytree(run, runs / "004")
+    asked = Terms.of(json.loads((run / TERMS).read_text())["terms"])
+    ends(runs / "004", asked.too_few(0, {}), monkeypatch)
+    assert commands._last(runs) == runs / "004"  # once its sites are there
+    assert ends(runs / "004", UserError("refused"), monkeypatch) == "refused"
+    assert commands._last(runs) == run
+    RunFolder(run).write_config(parse_experiment({}))  # it has begun
+    ends(run, UserError("refused"), monkeypatch)
+    assert commands._last(runs) == run
+    conducting.begin(FederationFolder.read(runs.parent), parse_experiment({}), runs / "004", Listener())
+    assert len(terms_of_what_goes_on) == 1  # its folder is free
 
 
 # -- going on --------------------------------------------------------------------------------------
@@ -220,14 +264,8 @@ def test_a_run_that_does_not_start_is_not_left_to_start_later(
 def test_a_run_that_loses_its_server_says_how_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: object) -> None:
-        raise httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
-
-    monkeypatch.setattr(server_app, "conduct", lost)
-    monkeypatch.setattr(server_app, "die_with_parent", lambda sign: None)
-    with pytest.raises(httpx.ConnectTimeout):
-        server_app.main(None, SimpleNamespace(run_config={"folder": str(tmp_path)}))
-    said = (tmp_path / ERROR).read_text()
+    lost = httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+    said = ends(tmp_path, lost, monkeypatch)
     assert "handshake operation timed out" in said and "--resume' goes on" in said and "a bug" not in said
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 from fedgela.algorithms import Update
 from fedgela.errors import UserError
 from fedgela.flower.privacy import CentralPrivacy, Releases
+from fedgela.flower.server_app import check_possible
 from fedgela.flower.terms import RELEASES
 from fedgela.models import State
 from flower.sites import Played, small
@@ -82,13 +83,6 @@ def test_an_absent_site_changes_the_sum_by_no_more_than_the_clip(absent: int, wh
     assert length(moved(*changes)) * 3 <= clip * 1.001
 
 
-def test_with_differential_privacy_all_sites_are_asked_in_every_round(whole: Path) -> None:
-    """Of a draw among those that are there, an absent site would change who else takes part."""
-    pytest.importorskip("dp_accounting")
-    with pytest.raises(UserError, match="all 3 sites take part in every round"):
-        Played(whole.parent, small(whole, sample=2), whole, dp_noise=1.0).server()
-
-
 def test_a_round_without_any_answer_has_noise_too(whole: Path) -> None:
     pytest.importorskip("dp_accounting")
     played = Played(whole.parent, small(whole), whole, dp_noise=1.0, dp_clip=3.0)
@@ -128,8 +122,15 @@ def test_a_noisy_model_is_counted_before_anybody_sees_it(whole: Path) -> None:
 
 def test_what_noise_does_not_protect_is_refused(whole: Path) -> None:
     pytest.importorskip("dp_accounting")
-    with pytest.raises(UserError, match="shares more than weights"):
-        Played(whole.parent, small(whole, algorithm="fedproto"), whole, dp_noise=1.0).server()
+    terms = Played(whole.parent, small(whole), dp_noise=1.0).terms
+    for changes, why in (
+        ({"algorithm": "fedproto"}, "shares more than weights"),
+        ({"aggregation": "median"}, "for a plain mean of clipped changes"),
+        # of a draw among those that are there, an absent site would change who else takes part
+        ({"sample": 2}, "all 3 sites take part in every round"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_possible(small(whole, **changes), terms)
     norm = {"algorithm": {"name": "fedgela", "feature_norm": "batchnorm"}}
     with pytest.raises(UserError, match="running_mean is a statistic of the data"):
         Played(whole.parent, small(whole, **norm), whole, dp_noise=1.0).server()

@@ -14,6 +14,7 @@ from fedgela.errors import UserError
 from fedgela.flower.conducting import _check
 from fedgela.flower.masks import Masker
 from fedgela.flower.privacy import CentralPrivacy
+from fedgela.flower.server_app import check_possible
 from fedgela.flower.wire import decode, encode
 from fedgela.models import State
 from flower.sites import Played, assert_close, small
@@ -249,12 +250,13 @@ def test_a_lost_round_has_noise_too(whole: Path) -> None:
 
 
 def test_what_it_does_not_hide_or_cannot_add_up_is_refused(whole: Path) -> None:
-    with pytest.raises(UserError, match="FedProto shares more than weights"):
-        secure(whole, algorithm="fedproto").server()
-    with pytest.raises(UserError, match='aggregation = "median" looks at single updates'):
-        secure(whole, aggregation="median").server()
-    with pytest.raises(UserError, match="sample = 1"):
-        secure(whole, sample=1).server()
+    for changes, why in (
+        ({"algorithm": "fedproto"}, "FedProto shares more than weights"),
+        ({"aggregation": "median"}, 'aggregation = "median" looks at single updates'),
+        ({"sample": 1}, "sample = 1"),
+    ):
+        with pytest.raises(UserError, match=why):
+            check_possible(small(whole, **changes), secure(whole).terms)
     with pytest.raises(UserError, match="this is --min-sites 1"):
         _check(secure(whole, terms={"min_sites": 1}).terms)
     with pytest.raises(UserError, match="a federation of one site"):

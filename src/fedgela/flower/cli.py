@@ -271,7 +271,6 @@ def run(
     from fedgela.config import SPLITTING, parse_experiment, read_toml, set_key
     from fedgela.flower import conducting
     from fedgela.flower.folder import FederationFolder
-    from fedgela.flower.server_app import check_possible
     from fedgela.progress import make_view
 
     federation = FederationFolder.read(folder)
@@ -303,7 +302,6 @@ def run(
                 set_key(table, setting)
             out = out or _next(federation.runs)
             experiment = parse_experiment(table, str(config or "config"))
-            check_possible(experiment)
             if unused := [key for key in ("dataset", "data_dir", *SPLITTING) if key in table]:
                 view.note(f"{', '.join(unused)}: not used, since sites have data of their own")
             result = conducting.begin(federation, experiment, out, view, test_data=test_data, **terms)
@@ -329,7 +327,9 @@ def _next(runs: Path) -> Path:
 
 
 def _last(runs: Path) -> Path:
-    held = _numbered(runs)
+    from fedgela.flower.terms import TERMS
+
+    held = {number: path for number, path in _numbered(runs).items() if (path / TERMS).exists()}
     if not held:
         raise UserError(f"{runs}: there is no run to go on with; name its folder with --out")
     return held[max(held)]

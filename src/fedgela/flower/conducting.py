@@ -66,7 +66,6 @@ def begin(
     **terms: object,
 ) -> Record:
     """A new run, from its first round to its result."""
-    check_possible(experiment)
     folder = RunFolder(out)
     if folder.exists() or (out / TERMS).exists():
         raise already_holds_a_run(out)
@@ -78,6 +77,7 @@ def begin(
         **terms,  # type: ignore[arg-type]
     )
     _check(agreed_on)
+    check_possible(experiment, agreed_on)
     if test_data is not None:
         test_data = _resolved(test_data)
     with _alone(federation, folder):

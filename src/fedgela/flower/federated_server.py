@@ -30,7 +30,7 @@ from fedgela.flower.incoming import (
 )
 from fedgela.flower.masks import FIXED_POINT
 from fedgela.flower.outgoing import update_like
-from fedgela.flower.privacy import CentralPrivacy, Releases
+from fedgela.flower.privacy import CentralPrivacy, Releases, check_parameters
 from fedgela.flower.secure import SecureAggregation
 from fedgela.flower.terms import GA_OF_LOCALS, Terms
 from fedgela.flower.wire import About, Groups, encode, visit_of
@@ -80,12 +80,11 @@ class FederatedServer(Server):
         self.privacy: CentralPrivacy | None = None
         if terms.dp_noise > 0:
             self.privacy = CentralPrivacy(terms.dp_noise, terms.dp_clip, terms.dp_delta)
-            self.privacy.check(self)
+            check_parameters(self)
         self.secure: SecureAggregation | None = None
         if terms.secure_aggregation:
             fixed = FIXED_POINT[terms.wire]
             self.secure = SecureAggregation(fixed, terms.dp_clip if self.privacy else None, self._ask)
-            self.secure.check(self)
             model = self.update_like["model"]
             masked = {name: torch.zeros(value.shape, dtype=fixed.dtype) for name, value in model.items()}
             self.update_like = self.update_like | {"model": masked}

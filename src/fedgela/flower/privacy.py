@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import Update
+from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.files import write_json
 from fedgela.measures import state_norm
@@ -33,36 +34,40 @@ from fedgela.models import State
 from fedgela.server import Server
 
 
+def check_protects(experiment: Experiment, sites: int) -> None:
+    """A UserError where something would leave unprotected."""
+    _accounting()
+    if (experiment.sample or sites) < sites:
+        raise UserError(
+            f"differential privacy: all {sites} sites take part in every round, since an absent one would be "
+            f"replaced by another; leave out sample = {experiment.sample}"
+        )
+    if experiment.aggregation != "mean":
+        raise UserError(
+            "differential privacy: its noise is for a plain mean of clipped changes; leave aggregation at "
+            '"mean"'
+        )
+    algorithm = experiment.algorithm
+    if algorithm.shares() is not None:
+        raise UserError(f"{algorithm.title} shares more than weights, which the noise does not protect")
+
+
+def check_parameters(server: Server) -> None:
+    """The same for the entries that travel, which are known once there is a net."""
+    parameters = {name for name, _ in server.net.named_parameters()}
+    for name in server.travelling(server.net.state_dict()):
+        if name not in parameters:
+            raise UserError(
+                f"{name} is a statistic of the data and no parameter, which the noise does not protect: "
+                'set batchnorm = "group" or "local"'
+            )
+
+
 @dataclass(frozen=True)
 class CentralPrivacy:
     noise: float  # z, the noise multiplier
     clip: float  # S
     delta: float = 1e-5
-
-    def check(self, server: Server) -> None:
-        """A UserError where something would leave unprotected."""
-        _accounting()
-        sites = server.federation.clients
-        if server.experiment.sample != sites:
-            raise UserError(
-                f"differential privacy: all {sites} sites take part in every round, since an absent one "
-                f"would be replaced by another; leave out sample = {server.experiment.sample}"
-            )
-        if server.rule is not None:
-            raise UserError(
-                "differential privacy: its noise is for a plain mean of clipped changes; leave aggregation "
-                'at "mean"'
-            )
-        algorithm = server.algorithm
-        if algorithm.shares() is not None:
-            raise UserError(f"{algorithm.title} shares more than weights, which the noise does not protect")
-        parameters = {name for name, _ in server.net.named_parameters()}
-        for name in server.travelling(server.net.state_dict()):
-            if name not in parameters:
-                raise UserError(
-                    f"{name} is a statistic of the data and no parameter, which the noise does not protect: "
-                    'set batchnorm = "group" or "local"'
-                )
 
     def clipped(self, before: State, updates: Sequence[Update]) -> State:
         """sum_k clip(w_k - w) over all updates; `before` has the entries that an update has."""

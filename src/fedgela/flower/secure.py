@@ -4,15 +4,30 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from fedgela.algorithms import FedAvg
+from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.flower.incoming import Answer
 from fedgela.flower.masks import FEWEST, FixedPoint, Seeds, opened
 from fedgela.flower.wire import About
 from fedgela.models import State
 from fedgela.rounds import Progress
-from fedgela.server import Server
 
 Ask = Callable[..., dict[int, Answer]]
+
+
+def check_hides(experiment: Experiment) -> None:
+    """A UserError where something would not be hidden, or is more than a sum."""
+    algorithm, sample, why = experiment.algorithm, experiment.sample, ""
+    if algorithm.shares() is not None:
+        why = f"{algorithm.title} shares more than weights, which no mask hides"
+    elif type(algorithm).aggregate is not FedAvg.aggregate:
+        why = f"{algorithm.title} aggregates by itself, for which it needs single updates"
+    elif experiment.aggregation != "mean":
+        why = f'aggregation = "{experiment.aggregation}" looks at single updates; leave it at "mean"'
+    elif sample is not None and sample < FEWEST:
+        why = f"a sum needs {FEWEST} sites or more, but this is sample = {sample}"
+    if why:
+        raise UserError(f"--secure-aggregation: {why}")
 
 
 class SecureAggregation:
@@ -27,21 +42,6 @@ class SecureAggregation:
         self.asked: tuple[int, ...] = ()  # in this round
         self.absent: tuple[int, ...] = ()  # of these, whose masked change has not come
         self.unit = 1.0
-
-    def check(self, server: Server) -> None:
-        """A UserError where something would not be hidden, or is more than a sum."""
-        algorithm, sample = server.algorithm, server.experiment.sample
-        why = ""
-        if algorithm.shares() is not None:
-            why = f"{algorithm.title} shares more than weights, which no mask hides"
-        elif type(algorithm).aggregate is not FedAvg.aggregate:
-            why = f"{algorithm.title} aggregates by itself, for which it needs single updates"
-        elif server.rule is not None:
-            why = f'aggregation = "{server.rule.name}" looks at single updates; leave it at "mean"'
-        elif sample is not None and sample < FEWEST:
-            why = f"a sum needs {FEWEST} sites or more, but this is sample = {sample}"
-        if why:
-            raise UserError(f"--secure-aggregation: {why}")
 
     def begin(self, progress: Progress, sites: Sequence[int], samples: Mapping[int, int]) -> About:
         """What the sites of a round must know to mask their changes; those that it names take part."""

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from fedgela.aggregation import check_rule, parse_aggregation
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.data.dataset import mean_and_deviation
 from fedgela.errors import UserError, first_line
@@ -26,10 +27,23 @@ from fedgela.flower.class_list import stripped, together
 from fedgela.flower.exchange import Exchange
 from fedgela.flower.federated_server import FederatedServer
 from fedgela.flower.incoming import Answer, Heard, Unsound, check_classes, check_joining, hear, spec_of
-from fedgela.flower.privacy import Releases
+from fedgela.flower.privacy import Releases, check_protects
 from fedgela.flower.processes import die_with_parent
+from fedgela.flower.secure import check_hides
 from fedgela.flower.server_data import federation_of_sites, server_data
-from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, RELEASES, STARTED, TERMS, Agreed, Terms
+from fedgela.flower.terms import (
+    AGREED,
+    ALIVE,
+    ASKED,
+    ERROR,
+    NOTES,
+    RELEASES,
+    STARTED,
+    TERMS,
+    Agreed,
+    Terms,
+    TooFewSites,
+)
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.listener import Listener
@@ -50,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
     die_with_parent(signal.SIGKILL)
     folder = RunFolder(Path(str(context.run_config["folder"])))
     try:
-        with folder.locked():
+        with folder.locked(), _refused_is_none(folder):
             (folder.path / ALIVE).write_text(str(os.getpid()))
             conduct(folder, grid)
     except UserError as error:
@@ -62,6 +76,20 @@ def main(grid: Grid, context: Context) -> None:
         raise
     except BaseException as error:
         write_atomically(folder.path / ERROR, f"{type(error).__name__}: {error} (a bug: see superlink.log)")
+        raise
+
+
+@contextlib.contextmanager
+def _refused_is_none(folder: RunFolder) -> Iterator[None]:
+    """A run that is refused before it has begun leaves none to go on with: `--resume` takes another, and its
+    folder is free."""
+    try:
+        yield
+    except TooFewSites:
+        raise  # it goes on once they are there
+    except UserError:
+        if not folder.exists():
+            (folder.path / TERMS).unlink()
         raise
 
 
@@ -90,11 +118,11 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     began = folder.exists()
     path = folder.path / ASKED
     experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
-    check_possible(experiment)
-    check_own_code(folder.path, experiment)
     asked = json.loads((folder.path / TERMS).read_text())
-    nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
     terms = Terms.of(asked["terms"])
+    check_possible(experiment, terms)
+    check_own_code(folder.path, experiment)
+    nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
     listener = Written(folder)
     exchange = Exchange(grid, nodes)
     gathering = Gathering(
@@ -114,7 +142,9 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
         return go_on(folder, server, store, checkpoint, listener)
 
 
-def check_possible(experiment: Experiment) -> None:
+def check_possible(experiment: Experiment, terms: Terms) -> None:
+    """A UserError where no sites could do it, whatever they have: all that is known before they are asked."""
+    sites = len(terms.sites)
     if experiment.algorithm.pooled:
         raise UserError(f"{experiment.algorithm.title} pools all data in one place; sites keep theirs")
     if experiment.validation > 0:
@@ -123,6 +153,12 @@ def check_possible(experiment: Experiment) -> None:
         raise UserError(
             "track: shows all classes to every local model, but a site has its own only; leave it out"
         )
+    if terms.dp_noise > 0:
+        check_protects(experiment, sites)
+    if terms.secure_aggregation:
+        check_hides(experiment)
+    if (rule := parse_aggregation(experiment.aggregation)) is not None:
+        check_rule(rule, experiment.algorithm, min(experiment.sample or sites, sites))
 
 
 def check_weights_travel(server: FederatedServer) -> None:

@@ -17,7 +17,8 @@ from fedgela.inputs import InputSpec
 from fedgela.models import State
 
 ASKED = "asked.toml"  # the experiment, before the sites filled it in
-TERMS = "federation.json"  # the terms below, which node is which site, the server's own test data
+# the terms below, which node is which site, the server's own test data; a folder without it holds no run
+TERMS = "federation.json"
 AGREED = "agreed.json"  # what the sites agreed on when the run began
 RELEASES = "privacy.json"  # how many noisy models were made, with differential privacy
 NOTES, ERROR, ALIVE, STARTED = "notes.log", "error.txt", "serverapp.pid", "started.json"
@@ -25,6 +26,10 @@ GA_OF_LOCALS = (
     "GA of local models is their accuracy on all test samples, but neither models nor samples leave a site: "
     "it is not known here; PA, each on its own site's test samples, is"
 )
+
+
+class TooFewSites(UserError):
+    """The end of a run that goes on once more are there."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,10 @@ class Terms:
             **more,
         }
 
-    def too_few(self, here: int, others: Mapping[int, str]) -> UserError:
+    def too_few(self, here: int, others: Mapping[int, str]) -> TooFewSites:
         """The end of a run with so few sites, and why `others` are not among them."""
         why = "".join(f"; {self.sites[site]}: {text}" for site, text in sorted(others.items()))
-        return UserError(
+        return TooFewSites(
             f"only {here} of at least {self.min_sites} sites are there{why}; 'fedgela federation run DIR "
             f"--resume' goes on once they are (it waits --wait-seconds {self.wait_seconds:g} for sites, "
             f"--round-seconds {self.round_seconds:g} for answers)"
