@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgel
 from fedgela.algorithms import ALGORITHMS
 from fedgela.algorithms.fedproto import FedProto
 from fedgela.evaluation import client_accuracies
+from fedgela.flower.site import Site
 from fedgela.flower.wire import decode, encode
 from fedgela.resolve import resolve
 from fedgela.result import summarise
@@ -156,6 +157,24 @@ def test_counts_are_exact_whatever_the_wire(wire: str) -> None:
     sent = FedProto().sends(counts, lambda: (torch.ones(1, 3), torch.zeros(1, dtype=torch.int64)))
     groups, _ = decode(encode({"extra": sent}, {}, wire))
     assert groups["extra"]["weights"].tolist() == counts.tolist()
+
+
+def test_a_message_is_read_in_one_order() -> None:
+    names = list("hgfedcba")
+    sent = encode({"model": {name: torch.ones(2) for name in names}}, {})
+    for _ in range(3):
+        assert list(decode(sent)[0]["model"]) == sorted(names)
+
+
+def test_a_site_makes_its_net_once_a_run(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = Site._make_server
+    monkeypatch.setattr(Site, "_make_server", lambda *given: made.append("one") or make(*given))
+    server = Played(whole.parent, small(whole)).server()
+    progress = server.begin()
+    for _ in range(3):
+        server.step(progress)
+    assert len(made) == 3  # of three sites
 
 
 @pytest.mark.parametrize("wire", ["bf16", "fp16"])

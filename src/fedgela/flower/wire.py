@@ -56,7 +56,8 @@ def decode(content: bytes) -> tuple[Groups, About]:
     if not isinstance(about, dict):
         raise ValueError("no readable message (what it says of itself is no table)")
     groups: Groups = {}
-    for key, value in tensors.items():
+    for key in sorted(tensors):  # safetensors has another order each time, which nothing may depend on
+        value = tensors[key]
         if value.dtype not in _TYPES:
             raise ValueError(f"no readable message ({key[:100]} is of the type {value.dtype})")
         group, _, name = key.partition("/")
