@@ -272,7 +272,9 @@ def test_a_run_that_loses_its_server_says_how_it_goes_on(
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def test_rounds_are_told_before_what_is_noted_after_them(federation: FederationFolder, run: Path) -> None:
+def test_what_is_trained_is_told_first_and_rounds_before_notes(
+    federation: FederationFolder, run: Path
+) -> None:
     class Told(Listener):
         def __init__(self) -> None:
             self.lines: list[object] = []
@@ -284,10 +286,11 @@ def test_rounds_are_told_before_what_is_noted_after_them(federation: FederationF
             self.lines.append(text)
 
     told = Told()
-    RunFolder(run).write_config(parse_experiment({}))
+    RunFolder(run).write_config(parse_experiment({"model": "resnet18"}))
     (run / STARTED).write_text('{"done": 0, "metrics_bytes": 0}')
     (run / METRICS).write_text('{"round": 1}\n{"round": 2}\n')
     (run / NOTES).write_text("measuring the final models\n")
     (run / RESULT).write_text("{}")
     conducting._watch(federation, RunFolder(run), told, conducting.Followed(run / NOTES), run / "log")
-    assert told.lines == [1, 2, "measuring the final models"]
+    trained = "method FedGELA, model resnet18, rounds 50, local epochs 10"
+    assert told.lines == [trained, 1, 2, "measuring the final models"]

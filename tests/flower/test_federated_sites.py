@@ -1,5 +1,6 @@
 """A federation of sites does what a local run does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,25 @@ def test_an_average_over_rounds_is_measured_and_fine_tuned_as_in_a_local_run(
     ours, other = here.finish(mine), there.finish(theirs)
     for which in ours:
         assert other[which]["by_client"] == pytest.approx(ours[which]["by_client"])
+
+
+def test_a_sites_log_says_of_every_run_what_it_trains_and_when(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, epochs=2))
+    for run in ("1", "2"):
+        played.terms = replace(played.terms, run=run)
+        server = played.server()
+        log: list[str] = []
+        played.grid.sites[0].log = log.append
+        progress = server.begin()
+        for _ in range(2):
+            server.step(progress)
+        assert [line.partition(" in ")[0] for line in log] == [
+            f"run {run}: method FedGELA, model tiny-cnn, rounds 3, local epochs 2",
+            "round 1: training begins",
+            "round 1: trained",
+            "round 2: training begins",
+            "round 2: trained",
+        ]
 
 
 def test_shared_statistics_are_pooled_as_on_one_machine(whole: Path) -> None:

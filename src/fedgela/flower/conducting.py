@@ -21,7 +21,7 @@ from fedgela.flower.folder import FederationFolder
 from fedgela.flower.masks import FEWEST
 from fedgela.flower.processes import is_listening, last_words
 from fedgela.flower.server_app import check_possible
-from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms
+from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms, described
 from fedgela.flower.wire import Wire
 from fedgela.listener import Listener
 from fedgela.runfolder import METRICS, RunFolder
@@ -240,7 +240,9 @@ def _watch(
         if metrics is None and (path / STARTED).exists():
             started = json.loads((path / STARTED).read_text())
             metrics = Followed(path / METRICS, at=started["metrics_bytes"])
-            listener.started(folder.experiment(), started["done"])
+            experiment = folder.experiment()
+            listener.started(experiment, started["done"])
+            listener.note(described(experiment))
         for line in metrics.lines() if metrics else []:
             listener.round(json.loads(line))
         for line in noted:

@@ -29,6 +29,7 @@ from fedgela.flower.class_list import agreed, stripped
 from fedgela.flower.masks import FIXED_POINT, Masker, Unmaskable, digest_of, share_of
 from fedgela.flower.personal import Personal
 from fedgela.flower.site_store import SiteStore
+from fedgela.flower.terms import described
 from fedgela.flower.wire import About, Groups, decode, encode, groups_of
 from fedgela.models import State
 from fedgela.resolve import device_of
@@ -123,10 +124,12 @@ class Site:
         """The same for a whole run; what it keeps between rounds is on disk."""
         normalisation = groups.get("normalisation", {})
         values = tuple(tuple(value.tolist()) for value in normalisation.values())
-        key = (about["experiment"], tuple(about["classes"]), about["sites"], about["site"], values)
+        of_run = (about[name] for name in ("run", "experiment", "sites", "site"))
+        key = (*of_run, tuple(about["classes"]), values)
         if self._server is None or self._made_from != key:
             with self._told_here():
                 self._server = self._make_server(about, normalisation)
+            self.log(f"run {about['run']}: {described(self._server.experiment)}")
             self._made_from = key
         self._server.store = self._store(about)
         return self._server
@@ -199,6 +202,7 @@ class Site:
     ) -> tuple[Groups, About]:
         began = time.perf_counter()
         round = int(about["round"])
+        self.log(f"round {round}: training begins")
         visit = playing.visit(server, k, round, groups.get("model", {}), groups.get("extra", {}))
         store = server.store
         assert isinstance(store, SiteStore)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import fedgela
+from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.files import write_json
 from fedgela.flower import ROUND_SECONDS, WAIT_SECONDS
@@ -26,6 +27,12 @@ GA_OF_LOCALS = (
     "GA of local models is their accuracy on all test samples, but neither models nor samples leave a site: "
     "it is not known here; PA, each on its own site's test samples, is"
 )
+
+
+def described(experiment: Experiment) -> str:
+    """What is trained, for who looks at a run that begins."""
+    e = experiment
+    return f"method {e.algorithm.title}, model {e.model}, rounds {e.rounds}, local epochs {e.epochs}"
 
 
 class TooFewSites(UserError):
