@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
 from fedgela import cli
-from fedgela.config import parse_experiment
+from fedgela.config import parse_experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.flower import cli as commands
 from fedgela.flower import conducting, server_app
 from fedgela.flower.folder import FederationFolder, init
-from fedgela.flower.terms import AGREED, ERROR, NOTES, STARTED, TERMS, Terms
+from fedgela.flower.terms import AGREED, ASKED, ERROR, NOTES, STARTED, TERMS, Terms
 from fedgela.listener import Listener
 from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
 from fedgela.runs import already_holds_a_run
@@ -149,6 +149,21 @@ def test_a_run_that_is_refused_before_its_first_round_is_none(
     assert commands._last(runs) == run
     conducting.begin(FederationFolder.read(runs.parent), parse_experiment({}), runs / "004", Listener())
     assert len(terms_of_what_goes_on) == 1  # its folder is free
+
+
+def test_what_the_server_is_to_load_is_found_from_any_folder(
+    federation: FederationFolder,
+    tmp_path: Path,
+    terms_of_what_goes_on: list[Terms],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bert").mkdir()
+    asked = parse_experiment({"weights": "body.safetensors", "model": "hf:bert", "dataset": "none.npz"})
+    conducting.begin(federation, asked, tmp_path / "run", Listener())
+    held = read_toml(tmp_path / "run" / ASKED)
+    assert held["weights"] == str(tmp_path / "body.safetensors")
+    assert held["model"] == f"hf:{tmp_path / 'bert'}"
 
 
 # -- going on --------------------------------------------------------------------------------------

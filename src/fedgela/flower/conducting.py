@@ -24,6 +24,7 @@ from fedgela.flower.server_app import check_possible
 from fedgela.flower.terms import AGREED, ALIVE, ASKED, ERROR, NOTES, STARTED, TERMS, Agreed, Terms, described
 from fedgela.flower.wire import Wire
 from fedgela.listener import Listener
+from fedgela.resolve import located
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import already_holds_a_run
 
@@ -78,6 +79,8 @@ def begin(
     )
     _check(agreed_on)
     check_possible(experiment, agreed_on)
+    # with whole paths for the ServerApp, which runs in another folder; the data is the sites' own
+    experiment = located(experiment.with_(dataset="federation", data_dir=None))
     if test_data is not None:
         test_data = _resolved(test_data)
     with _alone(federation, folder):
@@ -110,7 +113,7 @@ def resume(federation: FederationFolder, out: Path, listener: Listener, **change
 
 
 def _resolved(test_data: str) -> str:
-    """As the ServerApp finds it, which runs in another folder."""
+    """With its whole path, as the experiment's."""
     try:
         path = as_path(test_data, None)
     except UserError as error:
