@@ -269,7 +269,7 @@ def test_a_site_whose_table_has_other_columns_is_refused(tmp_path: Path) -> None
     told = "has columns of other names, or in another order, than the run's sites"
     assert record["clients"] == [0, 2] and record["faults"] == {"east": told}
     # a run that is resumed still knows
-    played.gathering.remember(tmp_path / "agreed.json", server)
+    server.agreed.write(tmp_path / "agreed.json")
     played.recalled = tmp_path / "agreed.json"
     again = played.server()
     assert again.step(again.begin())["faults"] == {"east": told}
@@ -287,7 +287,7 @@ def test_refusals_that_leave_too_few_sites_end_the_run_in_a_line_that_says_why(w
 def test_a_resumed_run_has_the_shape_that_it_began_with(whole: Path) -> None:
     played = Played(whole.parent, small(whole), whole)
     first = played.server()
-    played.gathering.remember(whole.parent / "agreed.json", first)
+    first.agreed.write(whole.parent / "agreed.json")
     other_shape(played, whole.parent)
     played.recalled, played.grid.offline = whole.parent / "agreed.json", {0, 2}
     with pytest.raises(UserError, match="only 0 of at least 1 sites are there; east: has image"):

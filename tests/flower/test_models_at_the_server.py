@@ -30,7 +30,7 @@ def play(played: Played, path: Path) -> RunFolder:
     path.mkdir()
     test_data = None if played.test_data is None else str(played.test_data)
     write_json(path / TERMS, {"terms": asdict(server.terms), "test_data": test_data, "nodes": {}})
-    played.gathering.remember(path / AGREED, server)
+    server.agreed.write(path / AGREED)
     folder.create(server.experiment)
     go_on(folder, server, FolderStore(folder.clients), None, Listener())
     return folder
@@ -118,6 +118,26 @@ def test_a_late_site_with_a_class_that_has_no_length_is_refused(tmp_path: Path) 
     assert progress.visited.tolist() == [2, 2, 0]
 
 
+@pytest.mark.parametrize("away", [set(), {2}])
+def test_a_class_has_the_length_that_it_began_with_in_a_resumed_run(tmp_path: Path, away: set[int]) -> None:
+    """Whichever sites are there when it goes on: only south has hens."""
+    whole = write_data(tmp_path)
+    played = Played(tmp_path, small(whole, algorithm={"name": "fedgela", "phi": "paper-sqrt"}))
+    began_without = {2} - away
+    played.grid.offline = began_without
+    server = played.server()
+    progress = server.begin()
+    server.step(progress)
+    server.agreed.write(tmp_path / AGREED)
+    played.recalled, played.grid.offline = tmp_path / AGREED, away
+    server = played.server()
+    played.grid.offline = set()
+    record = server.step(progress)
+    assert record["clients"] == ([0, 1] if began_without else [0, 1, 2])
+    told = "has a class that no site had when the run began"
+    assert (told in record.get("faults", {}).get("south", "")) == bool(began_without)
+
+
 def test_a_site_that_is_away_counts_in_PA_of_a_resumed_run_too(tmp_path: Path) -> None:
     whole = write_data(tmp_path)
     found = []
@@ -132,7 +152,7 @@ def test_a_site_that_is_away_counts_in_PA_of_a_resumed_run_too(tmp_path: Path) -
         records = [json.loads(json.dumps(server.step(progress)))]
         played.grid.offline = {2}
         if resumed:
-            played.gathering.remember(folder / AGREED, server)
+            server.agreed.write(folder / AGREED)
             played.recalled, played.records = folder / AGREED, records
             server = played.server()
         record = server.step(progress)

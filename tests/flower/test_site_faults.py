@@ -90,12 +90,12 @@ def test_a_late_site_takes_part_from_then_on(whole: Path) -> None:
 
 def test_a_resumed_run_is_normalised_as_it_began_whoever_is_there(whole: Path) -> None:
     played = Played(whole.parent, small(whole), whole)
-    first, gathering = played.server(), played.gathering
-    gathering.remember(whole.parent / "agreed.json", first)
+    first = played.server()
+    first.agreed.write(whole.parent / "agreed.json")
     played.grid.offline = {0}
     played.recalled = whole.parent / "agreed.json"
     again = played.server()
-    assert_close(again.normalisation, first.normalisation)
+    assert_close(again.agreed.normalisation, first.agreed.normalisation)
 
 
 def test_too_few_sites_end_the_run_in_one_line(whole: Path) -> None:

@@ -265,7 +265,7 @@ def test_the_global_model_is_shown_on_the_servers_own_test_samples(tmp_path: Pat
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         folder.create(server.experiment)
-        played.gathering.remember(folder.path / AGREED, server)
+        server.agreed.write(folder.path / AGREED)
         asked = {"terms": asdict(played.terms), "test_data": str(whole), "nodes": {}}
         (folder.path / TERMS).write_text(json.dumps(asked))
         result = go_on(folder, server, FolderStore(folder.clients), None, Listener())

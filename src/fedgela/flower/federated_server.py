@@ -32,7 +32,7 @@ from fedgela.flower.masks import FIXED_POINT
 from fedgela.flower.outgoing import update_like
 from fedgela.flower.privacy import CentralPrivacy, Releases, check_parameters
 from fedgela.flower.secure import SecureAggregation
-from fedgela.flower.terms import GA_OF_LOCALS, Terms
+from fedgela.flower.terms import GA_OF_LOCALS, Agreed, Terms
 from fedgela.flower.wire import About, Groups, encode, visit_of
 from fedgela.models import State
 from fedgela.rounds import Progress, Visit
@@ -40,8 +40,6 @@ from fedgela.server import Server
 from fedgela.training import Plan
 
 STILL_ASKED = "has not answered its last question yet"
-# for a site that came late, where a method divides by pooled statistics (phi = paper-linear, paper-sqrt)
-NO_LENGTH = "has a class that no site had when the run began, for which the method has no length"
 
 
 class FederatedServer(Server):
@@ -54,9 +52,7 @@ class FederatedServer(Server):
         terms: Terms,
         exchange: Exchange,
         *,
-        statistics: State,
-        normalisation: State,
-        has_test_set: bool,
+        agreed: Agreed,
         note: Callable[[str], None],
         joined: Mapping[int, Answer],
         refused: Mapping[int, str],
@@ -64,16 +60,15 @@ class FederatedServer(Server):
         releases: Releases,
     ) -> None:
         """`federation` has every site's number of samples, [N, 1], and the server's own test set, if any;
-        `statistics` are the pooled ones of a method that declares some; `joined` are the answers of the
-        sites that are there from the beginning, `refused` says why others may not take part, and `join` asks
-        late ones in; `releases` counts noisy models, where privacy is differential."""
-        self.statistics = statistics
+        `joined` are the answers of the sites that are there from the beginning, `refused` says why others may
+        not take part, and `join` asks late ones in; `releases` counts noisy models, where privacy is
+        differential."""
+        self.agreed = agreed
         super().__init__(experiment, federation, note=note)
         self.terms, self.exchange, self.note = terms, exchange, note
-        self.normalisation = normalisation
         self.join = join
         # without the sites' own BatchNorm a global model has none that was ever trained
-        self.has_test_set = has_test_set and not self.own_norm
+        self.has_test_set = len(federation.data.y_test) > 0 and not self.own_norm
         self.text = experiment.to_toml()
         self.update_like = update_like(self)
         self.releases = releases
@@ -106,7 +101,7 @@ class FederatedServer(Server):
         own = self.algorithm.initial_extra(
             self.net.projection.out_features, self.federation.data.classes, self.experiment.seed
         )
-        return {name: value.to(self.device) for name, value in (own | self.statistics).items()}
+        return {name: value.to(self.device) for name, value in (own | self.agreed.statistics).items()}
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -175,20 +170,11 @@ class FederatedServer(Server):
         for site, fault in heard.missing.items():
             self._fault(site, fault)
         for site, (groups, about) in heard.sound.items():
-            if self._has_what_nobody_had(groups):
-                self.refused[site] = NO_LENGTH
-                self._fault(site, NO_LENGTH)
-                continue
             self.federation.train.sizes[site] = about["samples"]
             self.federation.train_counts[site] = about["samples"]
             self.federation.test_counts[site] = about["tested"]
             self._welcome(site, groups, about)
             self.note(f"{self.terms.sites[site]}: takes part from now on")
-
-    def _has_what_nobody_had(self, groups: Groups) -> bool:
-        """Of a statistic that the method divides by, by class: the pooled one stays as the run began with."""
-        told = groups.get("statistics", {})
-        return any(bool(((own > 0) & (self.statistics[name] == 0)).any()) for name, own in told.items())
 
     def _welcome(self, site: int, groups: Groups, about: About) -> None:
         """What a site says of its data goes into the record of its first round."""
@@ -234,7 +220,7 @@ class FederatedServer(Server):
         for site in sites:
             visited = int(progress.visited[site])
             about = self.terms.question(task, site, self.text, round=progress.round, visited=visited, **more)
-            everything = groups | {"normalisation": self.normalisation}
+            everything = groups | {"normalisation": self.agreed.normalisation}
             questions[site] = encode(everything, about, self.terms.wire)
         replies = self.exchange.ask(task, questions, self.terms.round_seconds, progress.round)
         model = progress.server.model

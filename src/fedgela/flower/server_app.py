@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
 from fedgela.aggregation import check_rule, parse_aggregation
 from fedgela.config import Experiment, parse_experiment, read_toml
@@ -53,6 +52,9 @@ from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import go_on
 from fedgela.saved.sites import joined as joined_by
+
+# where a method divides by pooled statistics (phi = paper-linear, paper-sqrt)
+NO_LENGTH = "has a class that no site had when the run began, for which the method has no length"
 
 app = ServerApp()
 
@@ -131,12 +133,12 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     if began:
         gathering.recall(folder.path / AGREED, folder.records())
     server = gathering.server()
-    gathering.remember(folder.path / AGREED, server)
     store = FolderStore(folder.clients)
     checkpoint = None
     if began:
         checkpoint = folder.load(torch.device(server.experiment.device), listener.note)
     else:
+        server.agreed.write(folder.path / AGREED)
         folder.create(server.experiment)
     with contextlib.closing(server):
         return go_on(folder, server, store, checkpoint, listener)
@@ -188,48 +190,41 @@ class Gathering:
         self.releases = Releases(releases)
         self.exchange, self.terms, self.experiment, self.note = exchange, terms, experiment, note
         self.test_data = test_data
-        # what a resumed run began with, whoever is there now
-        self.spec: InputSpec | None = None
-        self.normalisation: State | None = None
+        self.agreed: Agreed | None = None  # as the run began with, whoever is there now
         self.tested: dict[str, int] = {}  # test samples by site: one that is away now still counts in PA
         self.refused: dict[int, str] = {}  # why a site may not take part
 
     def server(self) -> FederatedServer:
         if not self.terms.classes:
             self.terms = dataclasses.replace(self.terms, classes=self._classes())
-        joined, spec = self._alike(self.gather("join"))
-        e = self.experiment
-        classes = len(self.terms.classes)
+        joined = self.gather("join")
+        if self.agreed is None:
+            self.agreed, joined = self._agree(joined)
+        e, agreed = self.experiment, self.agreed
         resolved = e.with_(
             dataset="federation",  # no data of that name is ever looked for: it lies on the sites
             clients=len(self.terms.sites),
             sample=min(e.sample or len(self.terms.sites), len(self.terms.sites)),
             min_samples=0,
-            model=resolved_model(e.model or default_model(spec)),
-            projection=e.projection or default_projection(classes),
+            model=resolved_model(e.model or default_model(agreed.sample)),
+            projection=e.projection or default_projection(len(agreed.classes)),
             partition="natural",
             partition_seed=e.seed if e.partition_seed is None else e.partition_seed,
             device=str(device_of(e.device)),
             checkpoint_every=1,
         )
-        normalisation = (
-            self._normalisation(joined, spec) if self.normalisation is None else self.normalisation
-        )
-        data = server_data(spec, self.terms.classes, normalisation, self.test_data, e.image_size)
+        data = server_data(agreed.sample, agreed.classes, agreed.normalisation, self.test_data, e.image_size)
         sizes, tested = torch.zeros(2, len(self.terms.sites), dtype=torch.int64)
         for site, name in enumerate(self.terms.sites):
             tested[site] = self.tested.get(name, 0)
         for site, (_, about) in joined.items():
             sizes[site], tested[site] = about["samples"], about["tested"]
-        statistics = self._statistics(joined, sizes)
         server = FederatedServer(
             resolved,
             federation_of_sites(data, sizes, tested),
             self.terms,
             self.exchange,
-            statistics=statistics,
-            normalisation=normalisation,
-            has_test_set=self.test_data is not None,
+            agreed=agreed,
             note=self.note,
             joined=joined,
             refused=self.refused,
@@ -239,16 +234,11 @@ class Gathering:
         check_weights_travel(server)
         return server
 
-    def remember(self, path: Path, server: FederatedServer) -> None:
-        """What the run's sites agreed on, for when it is resumed."""
-        assert self.spec is not None, "the sites have joined"
-        Agreed(server.terms.classes, self.spec, server.normalisation).write(path)
-
     def recall(self, path: Path, records: Sequence[Record]) -> None:
-        held = Agreed.read(path)
+        """What the run's sites agreed on when it began, and told of their test samples."""
+        self.agreed = Agreed.read(path)
         self.tested = {name: int(told["tested"]) for name, told in joined_by(records).items()}
-        self.terms = dataclasses.replace(self.terms, classes=held.classes)
-        self.spec, self.normalisation = held.sample, held.normalisation
+        self.terms = dataclasses.replace(self.terms, classes=self.agreed.classes)
 
     def _classes(self) -> tuple[str, ...]:
         answers = {self.terms.sites[site]: about for site, (_, about) in self.gather("classes").items()}
@@ -303,21 +293,25 @@ class Gathering:
 
     def _check_joining(self, site: int, groups: Groups, about: About) -> None:
         check_joining(groups, about, self.experiment.algorithm, len(self.terms.classes))
-        if self.spec is not None and spec_of(about) != self.spec:
-            raise Unsound(spec_of(about).unlike(self.spec, "the run's sites"))
+        if self.agreed is None:
+            return
+        if (spec := spec_of(about)) != self.agreed.sample:
+            raise Unsound(spec.unlike(self.agreed.sample, "the run's sites"))
+        for name, pooled in self.agreed.statistics.items():
+            if ((groups["statistics"][name] > 0) & (pooled == 0)).any():
+                raise Unsound(NO_LENGTH)
 
-    def _alike(self, joined: dict[int, Answer]) -> tuple[dict[int, Answer], InputSpec]:
-        """The sites whose samples look like those of most sites, or in a tie like the first's, and how they
-        look; the others are refused."""
+    def _agree(self, joined: dict[int, Answer]) -> tuple[Agreed, dict[int, Answer]]:
+        """What all have in common whose samples look like those of most sites, or in a tie like the first's,
+        and their answers; the others are refused."""
         specs = {site: spec_of(about) for site, (_, about) in joined.items()}
-        if self.spec is None:
-            self.spec = Counter(specs.values()).most_common(1)[0][0]
-            others = {site: spec for site, spec in specs.items() if spec != self.spec}
-            told = {k: spec.unlike(self.spec, "the run's sites") for k, spec in others.items()}
-            self._refuse(told)
-            joined = {site: answer for site, answer in joined.items() if site not in others}
-            self._check_enough(joined, {})
-        return joined, self.spec
+        most = Counter(specs.values()).most_common(1)[0][0]
+        others = {site: spec.unlike(most, "the run's sites") for site, spec in specs.items() if spec != most}
+        self._refuse(others)
+        joined = {site: answer for site, answer in joined.items() if site not in others}
+        self._check_enough(joined, {})
+        classes, normalisation = self.terms.classes, self._normalisation(joined, most)
+        return Agreed(classes, most, normalisation, self._statistics(joined)), joined
 
     def _normalisation(self, joined: Mapping[int, Answer], spec: InputSpec) -> State:
         """Of all sites' training samples together, so that all see the same input."""
@@ -332,11 +326,9 @@ class Gathering:
         mean, deviation = mean_and_deviation(total, squares, count)
         return {"mean": mean, "deviation": deviation}
 
-    def _statistics(self, joined: Mapping[int, Answer], sizes: Tensor) -> State:
+    def _statistics(self, joined: Mapping[int, Answer]) -> State:
         """Averaged by p_k, as on one machine."""
-        p = sizes.double() / sizes.sum()
-        means: State = {}
-        for site, (groups, _) in joined.items():
-            for name, value in groups.get("statistics", {}).items():
-                means[name] = means.get(name, torch.zeros_like(value, dtype=torch.float64)) + p[site] * value
-        return {name: value.float() for name, value in means.items()}
+        samples = torch.tensor([about["samples"] for _, about in joined.values()]).double()
+        p = samples / samples.sum()
+        sent = [groups.get("statistics", {}) for groups, _ in joined.values()]
+        return {name: (p @ torch.stack([own[name] for own in sent]).double()).float() for name in sent[0]}

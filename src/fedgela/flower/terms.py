@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +90,21 @@ class Agreed:
     classes: tuple[str, ...]
     sample: InputSpec
     normalisation: State
+    statistics: State = field(default_factory=dict)  # pooled, of a method that has sites send some
 
     def write(self, path: Path) -> None:
         """Floats come back from JSON as they were."""
-        normalisation = {name: value.tolist() for name, value in self.normalisation.items()}
-        sample = asdict(self.sample)
-        write_json(path, {"classes": self.classes, "sample": sample, "normalisation": normalisation})
+        held = {"classes": self.classes, "sample": asdict(self.sample)}
+        for group in ("normalisation", "statistics"):
+            held[group] = {name: value.tolist() for name, value in getattr(self, group).items()}
+        write_json(path, held)
 
     @classmethod
     def read(cls, path: Path) -> "Agreed":
         held = json.loads(path.read_text())
-        return cls(
-            tuple(held["classes"]),
-            InputSpec.of(held["sample"]),
-            {name: torch.tensor(value) for name, value in held["normalisation"].items()},
+        normalisation, statistics = (
+            {name: torch.tensor(value) for name, value in group.items()}
+            for group in (held["normalisation"], held.get("statistics", {}))  # older versions kept none
         )
+        sample = InputSpec.of(held["sample"])
+        return cls(tuple(held["classes"]), sample, normalisation, statistics)
