@@ -213,7 +213,8 @@ JOINED: dict[str, tuple[Way, str]] = {
     ),
     "an unknown kind": (value("kind", "smells"), "samples that cannot be, smells of shape"),
     "a shape of words": (value("shape", ["a", 8, 8]), "samples that cannot be"),
-    "a shape beyond all memory": (value("shape", [1, 10**7, 10**7]), "samples that cannot be"),
+    "a shape beyond all memory": (value("shape", [4096, 4096, 4096]), "samples that cannot be"),
+    "a shape whose net would be": (value("shape", [1, 8, 10**5]), "samples that cannot be"),
 }
 
 
@@ -337,6 +338,7 @@ CLASS_NAMES: dict[str, tuple[object, str]] = {
     "words": ("cat, cow", "sent classes as cat, cow, which is no list"),
     "none": ([], "sent no list of class names"),
     "numbers": ([1, 2], "sent no list of class names"),
+    "too many": ([str(name) for name in range(10_001)], "has 10001 classes, and more than 10000 need"),
     "a blank": (["cat", " "], "a class name that is empty"),
     "twice": (["hen", "hen "], "has the same class name twice"),
     "colours": (["cat", "\x1b[31mcow"], r"has the class name '\x1b[31mcow', with characters that no screen"),
@@ -357,7 +359,7 @@ def test_class_names_that_are_none_are_refused(how: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["10000000000"], "a class with a number above"),
+        (["20000"], "a class with a number of 10000 or more"),
         (["cat"], "has classes without names that are no numbers"),
     ],
 )

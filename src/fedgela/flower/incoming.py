@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +25,10 @@ from fedgela.models import State
 
 Answer = tuple[Groups, About]
 
-# far beyond what any site has: the server makes a net for a sample of this size, and a head for the classes
-MOST_SAMPLES, MOST_VALUES, MOST_WORDS, MOST_CLASSES = 10**12, 10**8, 10**7, 10**5
+# beyond what any site has: the server makes a net for a sample of this size, of a few gigabytes at most by
+# default, and a head for the classes, whose ETF takes the time of their number cubed
+MOST_SAMPLES, MOST_VALUES, MOST_WORDS, MOST_CLASSES = 10**12, 10**8, 10**7, 10**4
+MOST_ALONG: dict[Kind, int] = {"image": 4096, "features": 10**6, "tokens": 10**6}  # along one dimension
 LONGEST = 200  # characters of a text that goes into the record
 ABSURD = 100.0  # an update that moves the model by so many times its own length
 ROUNDING = 1e-6  # of sums
@@ -76,8 +78,10 @@ def check_classes(groups: Groups, about: About) -> None:
     _check_about("classes", about)
     _check_tensors(groups, {})
     names = about["classes"]
-    if not 0 < len(names) <= MOST_CLASSES or not all(isinstance(name, str) for name in names):
+    if not names or not all(isinstance(name, str) for name in names):
         raise Unsound("sent no list of class names")
+    if len(names) > MOST_CLASSES:
+        raise Unsound(f"has {len(names)} classes, and more than {MOST_CLASSES} need a federation with a list")
     if any(not name.strip() or len(name) > LONGEST for name in names):
         raise Unsound(f"has a class name that is empty or longer than {LONGEST} characters")
     if hidden := [name for name in names if not name.strip().isprintable()]:
@@ -89,7 +93,7 @@ def check_classes(groups: Groups, about: About) -> None:
         if not all(name.isdecimal() for name in stripped):
             raise Unsound("has classes without names that are no numbers")
         if any(int(name) >= MOST_CLASSES for name in stripped):
-            raise Unsound(f"has a class with a number above {MOST_CLASSES}")
+            raise Unsound(f"has a class with a number of {MOST_CLASSES} or more")
 
 
 def check_joining(groups: Groups, about: About, algorithm: FedAvg, C: int) -> None:
@@ -116,9 +120,9 @@ def spec_of(about: About) -> InputSpec:
     kind, shape, words, columns = (about[key] for key in ("kind", "shape", "vocabulary", "columns"))
     dimensions = 3 if kind == "image" else 1
     if (
-        kind not in get_args(Kind)
+        kind not in MOST_ALONG
         or len(shape) != dimensions
-        or not all(type(length) is int and 0 < length <= MOST_VALUES for length in shape)
+        or not all(type(length) is int and 0 < length <= MOST_ALONG[kind] for length in shape)
         or math.prod(shape) > MOST_VALUES
         or not (0 < words <= MOST_WORDS if kind == "tokens" else words == 0)
         or len(columns) > LONGEST
