@@ -94,7 +94,7 @@ def mean(standing: Standing, metric: str, when: str) -> float:
 
 def measured() -> None:
     """FedAvg's and FedGELA's GA and PA, a line a setting: the table of the README as a picture. And FedGELA
-    with `even` where it was run beside them."""
+    with `even` where it was run on the same seeds."""
     pairs = sorted(measured_pairs(), key=lambda pair: GROUPS.index(group_of(config_of(pair[1]))))
     evens = {(base.cell.id, base.conditions): even for base, even in measured_pairs("even")}
     places: list[tuple[float, str]] = []
@@ -112,7 +112,7 @@ def measured() -> None:
             axis.plot([before, after], [y, y], color="#bbbbbb", linewidth=2, zorder=1)
             axis.scatter(before, y, s=34, color="white", edgecolor=FEDAVG, linewidth=1.5, label="FedAvg")
             axis.scatter(after, y, s=34, color=FEDGELA, label="FedGELA")
-            if even is not None:
+            if even is not None and even.entries.keys() == gela.entries.keys():
                 instead, name = mean(even, metric, when), "FedGELA, phi = even"
                 axis.scatter(instead, y, s=14, color=EVEN, marker="D", label=name)
         places.append((y, label_of(config)))

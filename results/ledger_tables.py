@@ -2,8 +2,8 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -34,8 +34,8 @@ def place_of(config: dict[str, Any], quote: str = "") -> tuple[str, str]:
 
 
 def measured_pairs(phi: str = FedGELA().phi) -> Iterator[tuple[Standing, Standing]]:
-    """FedAvg and FedGELA with this form of Phi and its other defaults, on real data, wherever the ledger has
-    both on the same seeds."""
+    """FedAvg and FedGELA with this form of Phi and its other defaults, on real data, each on those seeds that
+    the ledger has of both."""
     standings, options = Standings(entries()), {"name": "fedgela", **asdict(FedGELA(phi=phi))}.items()
     for cell in distinct(c for c in cells(methods="fedgela") if c.measures == "accuracy"):
         (base_cell,) = cells(cell.table, cell.dataset, cell.setting, "fedavg")
@@ -43,8 +43,12 @@ def measured_pairs(phi: str = FedGELA().phi) -> Iterator[tuple[Standing, Standin
             if not config_of(gela)["algorithm"].items() <= options:
                 continue
             for base in standings.under(gela.conditions, base_cell):
-                if set(base.entries) == set(gela.entries):
-                    yield base, gela
+                if common := base.entries.keys() & gela.entries.keys():
+                    yield _on(common, base), _on(common, gela)
+
+
+def _on(seeds: Collection[int], standing: Standing) -> Standing:
+    return replace(standing, entries={seed: e for seed, e in standing.entries.items() if seed in seeds})
 
 
 def config_of(standing: Standing) -> dict[str, Any]:
