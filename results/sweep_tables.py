@@ -188,6 +188,38 @@ def _by_method(rows: list[Row], title: str, beside: str) -> str:
     return table(["method", *(f"{place}: {title}" for place in places)], cells)
 
 
+def two_classes() -> str:
+    """Balanced GA over the reported seeds, and the means of GA and PA."""
+
+    def figures(rows: list[Row]) -> str:
+        balanced, GA, PA = ([row[key] for row in rows] for key in ("GA_balanced", "GA", "PA"))
+        return f"{over_seeds(balanced)}, {statistics.fmean(GA):.1f}, {statistics.fmean(PA):.1f}"
+
+    return _by_federation(figures)
+
+
+def two_classes_apart() -> str:
+    """How far apart the global model's accuracies in the two classes are, the mean over reported seeds."""
+
+    def figures(rows: list[Row]) -> str:
+        return f"{statistics.fmean(abs(a - b) for a, b in (row['GA_by_class'] for row in rows)):.0f}"
+
+    return _by_federation(figures)
+
+
+def _by_federation(figures: Callable[[list[Row]], str]) -> str:
+    """A row a federation and a column a method, of data of two classes."""
+    found = held_in("sweeps/two-classes")
+    rows = [row for row in found["rows"] if row["seed"] in found["reported"]]
+    methods = dict.fromkeys(row["method"] for row in rows)
+    cells = []
+    for place, of_place in grouped(rows, itemgetter("data", "partition", "clients")).items():
+        data, partition, clients = place
+        by_method = grouped(of_place, itemgetter("method"))
+        cells.append([f"{data}, `{partition}`", clients, *(figures(by_method[method]) for method in methods)])
+    return table(["data, split", "clients", *methods], cells)
+
+
 def length_and_form() -> str:
     """GA over seeds by Phi's form and E_W."""
     rows = rows_of("length-and-form")

@@ -51,6 +51,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "prior": of_sweeps.prior,
     "resnet-measured": of_the_ledger.resnet_measured,
     "tuned": of_sweeps.tuned,
+    "two-classes": of_sweeps.two_classes,
+    "two-classes-apart": of_sweeps.two_classes_apart,
     "uneven": of_sweeps.uneven,
 }
 MARKED = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end -->", re.DOTALL)

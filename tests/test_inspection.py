@@ -221,7 +221,7 @@ def test_images_that_differ_in_one_bit_are_different() -> None:
         ([[5, 5, 0], *[[5, 5, 5]] * 4], {}, "perhaps", "power:1"),  # a fifteenth missing
         ([*[[9, 0, 0]] * 3, [0, 90, 5]], {}, "perhaps", "even"),  # the only one with a balance has none
         ([[9, 0, 0], [0, 9, 0], [0, 0, 9]], {}, "likely", "power:1"),  # nothing to be out of balance
-        ([[9, 0], [0, 9]], {}, "perhaps", None),  # of two classes Phi changes nothing
+        ([[9, 0], [0, 9]], {}, "unlikely", None),  # of two classes Phi changes nothing
         ([[9, 8], [8, 9]], {}, "unlikely", None),
     ],
 )
@@ -241,7 +241,7 @@ def test_the_verdict_is_one_line_with_reason_settings_and_source() -> None:
         'FedGELA may help with phi = "even"'
     )
     assert report.verdict(looked_at([[90, 5], [5, 90]])).startswith(
-        "FedGELA may help: of two classes nothing"
+        "FedGELA is unlikely to help: of two classes the paper's Phi has no effect"
     )
 
 

@@ -223,9 +223,10 @@ def advise(found: Inspection) -> Advice:
         return Advice("unlikely", f"{few} and {balance}: FedAvg is fine", {}, _warnings(found, False))
     if found.classes == 2:
         reason = (
-            "of two classes nothing was measured, and the paper's Phi has no effect; compare it with FedAvg"
+            "of two classes the paper's Phi has no effect, and on small data it was level with FedAvg or "
+            "behind; compare it with FedAvg and FedRoD"
         )
-        return Advice("perhaps", reason, {}, _warnings(found, True))
+        return Advice("unlikely", reason, {}, _warnings(found, True))
     if missing < FEW_MISSING:
         verdict, reason = "perhaps", f"{few} and {balance}"
     elif missing < MANY_MISSING:
