@@ -420,17 +420,6 @@ def test_where_no_models_travel_a_run_says_that_the_servers_step_does_nothing(
     assert [note for note in notes.notes if "does nothing" in note] == expected[:told]
 
 
-def test_with_differential_privacy_a_rule_is_refused(npz: Path) -> None:
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
-    pytest.importorskip("dp_accounting")
-    from fedgela.flower.privacy import CentralPrivacy
-
-    privacy = CentralPrivacy(noise=1.0, clip=1.0)
-    privacy.check(serve(tiny(npz)))
-    with pytest.raises(UserError, match='leave aggregation at "mean"'):
-        privacy.check(serve(tiny(npz, aggregation="clipped")))
-
-
 def test_sites_of_a_federation_are_aggregated_as_in_a_local_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
