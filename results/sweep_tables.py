@@ -264,6 +264,29 @@ def averages() -> str:
     return table(head, cells)
 
 
+def broken_clients() -> str:
+    """GA over seeds by the rule of aggregation, and how many classes it loses: fewer than a tenth right."""
+    columns = {
+        "honest": "all honest",
+        "opposite": "two send the opposite",
+        "noise": "two send noise",
+        "absent": "two absent",
+    }
+
+    def shown(rows: list[Row]) -> str:
+        lost = statistics.fmean(sum(share < 10 for share in row["by_class"]) for row in rows)
+        return f"{over_seeds([row['GA'] for row in rows])}, {lost:.1f}"
+
+    groups = grouped(rows_of("broken-clients"), itemgetter("partition", "method", "rule"))
+    cells = []
+    for (partition, method, rule), of_rule in groups.items():
+        by_clients = grouped(of_rule, itemgetter("clients"))
+        figures = [shown(by_clients[clients]) if clients in by_clients else "–" for clients in columns]
+        cells.append([f"`{partition}`", method, f"`{rule}`", *figures])
+    head = [f"{title}: GA, lost" for title in columns.values()]
+    return table(["split", "method", "rule", *head], cells)
+
+
 def phi_forms() -> str:
     """GA and local accuracy of FedGELA's forms of Phi, and of FedAvg beside them, by data and split."""
     rows = [row for row in rows_of("phi-forms") if row["method"] != "fedge"]

@@ -28,6 +28,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "angles-measured": of_the_ledger.angles_measured,
     "averages": of_sweeps.averages,
     "bench": of_sweeps.bench,
+    "broken-clients": of_sweeps.broken_clients,
     "burden": of_sweeps.burden,
     "cifar10-phi-even": partial(of_sweeps.single_runs, "cifar10-phi-even"),
     "cifar10-resnet18": partial(of_sweeps.single_runs, "cifar10-resnet18"),
