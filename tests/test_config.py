@@ -50,9 +50,10 @@ def test_an_experiment_cannot_be_changed() -> None:
     ],
 )
 def test_a_mistake_in_python_is_told_as_in_a_config(mistake: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        Experiment(**mistake)
-    assert str(error.value).startswith(message)
+    for made in (Experiment, Experiment().with_):
+        with pytest.raises(UserError) as error:
+            made(**mistake)
+        assert str(error.value).startswith(message)
 
 
 # -- TOML in, TOML out ---------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ class Experiment(BaseModel):
 
     def with_(self, **changes: Any) -> "Experiment":
         """The experiment with some values changed, validated again."""
-        return parse_experiment({**self.model_dump(), **changes})
+        return Experiment.model_validate(_without_none({**self.model_dump(), **changes}))
 
     def to_toml(self) -> str:
         return tomli_w.dumps(plain_table(self))
