@@ -180,10 +180,10 @@ def test_names_with_hyphens_and_underscores_are_alike(tmp_path: Path, asked: str
 def test_a_size_that_the_file_has_not_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=np.zeros((10, 8, 8), np.uint8), y=np.arange(10) % 2)
     assert load_dataset(str(tmp_path / "mine.npz"), image_size=8).spec.shape == (1, 8, 8)
-    with pytest.raises(UserError, match=r"image_size: only .* are resized; .* is image of shape 1x8x8"):
+    with pytest.raises(UserError, match=r"image_size: only .* are resized; .* has image of shape 1x8x8"):
         load_dataset(str(tmp_path / "mine.npz"), image_size=9)
     np.savez(tmp_path / "table.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
-    with pytest.raises(UserError, match=r"image_size: only .* are resized; .* is features of shape 3"):
+    with pytest.raises(UserError, match=r"image_size: only .* are resized; .* has features of shape 3"):
         load_dataset(str(tmp_path / "table.npz"), image_size=9)
 
 

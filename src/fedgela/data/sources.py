@@ -46,7 +46,7 @@ def load_dataset(
     if image_size is not None and data.spec.shape[1:] != (image_size, image_size):
         raise UserError(
             "image_size: only images that are decoded (of a folder, a .parquet file or the hub) are resized; "
-            f"{name!r} is {data.spec}"
+            f"{name!r} has {data.spec}"
         )
     if augment is None:
         return data
