@@ -15,6 +15,7 @@ from fedgela.algorithms.fedavg import (
     ServerState,
     Update,
     average,
+    mean_by_samples,
     mean_statistics,
     travelling,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Update",
     "average",
     "find_algorithm",
+    "mean_by_samples",
     "mean_statistics",
     "name_of",
     "travelling",

@@ -206,10 +206,15 @@ class FedAvg:
 def mean_statistics(algorithm: FedAvg, counts: Tensor) -> State:
     """The mean over clients, weighted by p_k, of what the method has them send before training, from their
     class counts [N, C]."""
-    p = counts.sum(dim=1).double() / counts.sum()
-    sent = [algorithm.statistics(own[None]) for own in counts]  # one by one, as sites of a federation do
-    together = {name: torch.cat([one[name] for one in sent]) for name in sent[0]}
-    return {name: (p @ value.double()).float() for name, value in together.items()}
+    # one by one, as sites of a federation do
+    sent = [{name: value[0] for name, value in algorithm.statistics(own[None]).items()} for own in counts]
+    return mean_by_samples(sent, counts.sum(dim=1))
+
+
+def mean_by_samples(sent: Sequence[State], samples: Tensor) -> State:
+    """The mean of what clients with so many samples, [N], have sent, weighted by p_k."""
+    p = samples.double() / samples.sum()
+    return {name: (p @ torch.stack([own[name] for own in sent]).double()).float() for name in sent[0]}
 
 
 def travelling(algorithm: FedAvg, model: State, stays: Collection[str] = ()) -> State:

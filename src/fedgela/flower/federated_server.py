@@ -63,10 +63,8 @@ class FederatedServer(Server):
         `joined` are the answers of the sites that are there from the beginning, `refused` says why others may
         not take part, and `join` asks late ones in; `releases` counts noisy models, where privacy is
         differential."""
-        self.agreed = agreed
         super().__init__(experiment, federation, note=note)
-        self.terms, self.exchange, self.note = terms, exchange, note
-        self.join = join
+        self.terms, self.exchange, self.agreed, self.join = terms, exchange, agreed, join
         # without the sites' own BatchNorm a global model has none that was ever trained
         self.has_test_set = len(federation.data.y_test) > 0 and not self.own_norm
         self.text = experiment.to_toml()

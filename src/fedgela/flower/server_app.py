@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgela.aggregation import check_rule, parse_aggregation
+from fedgela.algorithms import mean_by_samples
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.data.dataset import mean_and_deviation
 from fedgela.errors import UserError, first_line
@@ -46,7 +47,7 @@ from fedgela.flower.terms import (
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.listener import Listener
-from fedgela.models import State, default_model, default_projection, resolved_model
+from fedgela.models import State, default_model, default_projection
 from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
@@ -206,7 +207,7 @@ class Gathering:
             clients=len(self.terms.sites),
             sample=min(e.sample or len(self.terms.sites), len(self.terms.sites)),
             min_samples=0,
-            model=resolved_model(e.model or default_model(agreed.sample)),
+            model=e.model or default_model(agreed.sample),
             projection=e.projection or default_projection(len(agreed.classes)),
             partition="natural",
             partition_seed=e.seed if e.partition_seed is None else e.partition_seed,
@@ -327,8 +328,5 @@ class Gathering:
         return {"mean": mean, "deviation": deviation}
 
     def _statistics(self, joined: Mapping[int, Answer]) -> State:
-        """Averaged by p_k, as on one machine."""
-        samples = torch.tensor([about["samples"] for _, about in joined.values()]).double()
-        p = samples / samples.sum()
-        sent = [groups.get("statistics", {}) for groups, _ in joined.values()]
-        return {name: (p @ torch.stack([own[name] for own in sent]).double()).float() for name in sent[0]}
+        samples = torch.tensor([about["samples"] for _, about in joined.values()])
+        return mean_by_samples([groups.get("statistics", {}) for groups, _ in joined.values()], samples)
