@@ -236,6 +236,14 @@ def test_html_has_colours_and_no_markup_of_the_ledgers(make_entry) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in html
 
 
+def test_a_link_of_the_html_leads_to_one_place(make_entry) -> None:
+    entries = [make_entry(f"{WHERE}/fedavg"), make_entry("ablation/cifar10/full-dir0.1/fedge", rounds=3)]
+    html = to_html(page(entries), "title")
+    places, links = re.findall(r' id="([^"]*)"', html), re.findall(r'href="#([^"]*)"', html)
+    assert len(places) == len(set(places))
+    assert {"notes", "table-2-main", "table-4-ablation"} <= set(links) <= set(places)
+
+
 def test_another_model_is_another_task(make_entry) -> None:
     text = shown([make_entry(f"{WHERE}/fedgela", PA=99, GA=20, model="simple-cnn")])
     line = row(section(text, "Table 2"), "FedGELA")

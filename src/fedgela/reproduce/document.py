@@ -69,7 +69,9 @@ def to_html(blocks: Sequence[Block], title: str) -> str:
 
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
-        return f'<h{block.level} id="{anchor(block.text)}">{_inline(block.text)}</h{block.level}>'
+        # settings below it have the same names in several tables
+        named = f' id="{anchor(block.text)}"' if block.level == 2 else ""
+        return f"<h{block.level}{named}>{_inline(block.text)}</h{block.level}>"
     if isinstance(block, Paragraph):
         return f"<p>{_inline(block.text)}</p>"
     if isinstance(block, Listing):
