@@ -51,7 +51,7 @@ def load_dataset(
     if augment is None:
         return data
     if augment and data.kind != "image":
-        raise UserError(f"augment: only images are augmented, and {name!r} is {data.spec}")
+        raise UserError(f"augment: only images are augmented, and {name!r} has {data.spec}")
     return dataclasses.replace(data, augment=augment)
 
 
