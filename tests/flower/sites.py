@@ -132,12 +132,12 @@ class Played:
         nodes = {100 + k: k for k in range(len(HOLDINGS))}
         exchange = Exchange(self.grid, nodes)  # type: ignore[arg-type]
         data = None if self.test_data is None else str(self.test_data)
-        self.gathering = Gathering(
+        gathering = Gathering(
             exchange, self.terms, self.experiment, data, self.notes.append, self.folder / RELEASES
         )
         if self.recalled is not None:
-            self.gathering.recall(self.recalled, self.records)
-        return self.gathering.server()
+            gathering.recall(self.recalled, self.records)
+        return gathering.server()
 
 
 def small(whole: Path, **changes: Any) -> Experiment:

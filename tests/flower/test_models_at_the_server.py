@@ -14,9 +14,10 @@ from fedgela.deploy import load_model
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
 from fedgela.files import write_json
+from fedgela.flower.server_app import conduct
 from fedgela.flower.terms import AGREED, TERMS
 from fedgela.listener import Listener
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import CONFIG, METRICS, RESULT, FolderStore, RunFolder
 from fedgela.runs import go_on
 from flower.sites import Played, small, write_data
 
@@ -159,3 +160,18 @@ def test_a_site_that_is_away_counts_in_PA_of_a_resumed_run_too(tmp_path: Path) -
         found.append((record["PA"], record["local_accuracy_by_site"]))
     assert found[0] == found[1]
     assert set(found[1][1]) == {"north", "east", "south"}
+
+
+def test_a_run_whose_last_line_is_incomplete_goes_on(tmp_path: Path) -> None:
+    """As one whose server's disk was full."""
+    played = Played(tmp_path, small(write_data(tmp_path), rounds=2))
+    folder = play(played, tmp_path / "run")
+    config = folder.path / CONFIG
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 3"))
+    (folder.path / RESULT).unlink()
+    with (folder.path / METRICS).open("a") as file:
+        file.write('{"round": 3, "lr')
+    asked = {"terms": asdict(played.terms), "test_data": None, "nodes": {100: 0, 101: 1, 102: 2}}
+    write_json(folder.path / TERMS, asked)
+    assert conduct(folder, played.grid)["GA"]["last_round"] == 3  # type: ignore[arg-type]
+    assert [record["round"] for record in folder.records()] == [1, 2, 3]

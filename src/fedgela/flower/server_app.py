@@ -52,6 +52,7 @@ from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, FolderStore, RunFolder
 from fedgela.runs import go_on
+from fedgela.saved.runs import read_records
 from fedgela.saved.sites import joined as joined_by
 
 # where a method divides by pooled statistics (phi = paper-linear, paper-sqrt)
@@ -132,7 +133,9 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
         exchange, terms, experiment, asked["test_data"], listener.note, folder.path / RELEASES
     )
     if began:
-        gathering.recall(folder.path / AGREED, folder.records())
+        # where the server's disk was full, or its power went, the last line may be incomplete
+        records = read_records(folder.path / METRICS, listener.note, being_written=True)
+        gathering.recall(folder.path / AGREED, records)
     server = gathering.server()
     store = FolderStore(folder.clients)
     checkpoint = None
