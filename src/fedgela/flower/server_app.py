@@ -122,10 +122,10 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     began = folder.exists()
     path = folder.path / ASKED
     experiment = folder.experiment() if began else parse_experiment(read_toml(path), str(path))
+    check_own_code(folder.path, experiment)
     asked = json.loads((folder.path / TERMS).read_text())
     terms = Terms.of(asked["terms"])
     check_possible(experiment, terms)
-    check_own_code(folder.path, experiment)
     nodes = {int(node): int(site) for node, site in asked["nodes"].items()}
     listener = Written(folder)
     exchange = Exchange(grid, nodes)
