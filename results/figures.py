@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-from ledger_tables import MEASURED, config_of, measured_pairs
+from ledger_tables import MEASURED, config_of, measured_pairs, on
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -112,8 +112,8 @@ def measured() -> None:
             axis.plot([before, after], [y, y], color="#bbbbbb", linewidth=2, zorder=1)
             axis.scatter(before, y, s=34, color="white", edgecolor=FEDAVG, linewidth=1.5, label="FedAvg")
             axis.scatter(after, y, s=34, color=FEDGELA, label="FedGELA")
-            if even is not None and even.entries.keys() == gela.entries.keys():
-                instead, name = mean(even, metric, when), "FedGELA, phi = even"
+            if even is not None and even.entries.keys() >= gela.entries.keys():
+                instead, name = mean(on(gela.entries, even), metric, when), "FedGELA, phi = even"
                 axis.scatter(instead, y, s=14, color=EVEN, marker="D", label=name)
         places.append((y, label_of(config)))
         y += 1

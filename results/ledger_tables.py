@@ -44,10 +44,11 @@ def measured_pairs(phi: str = FedGELA().phi) -> Iterator[tuple[Standing, Standin
                 continue
             for base in standings.under(gela.conditions, base_cell):
                 if common := base.entries.keys() & gela.entries.keys():
-                    yield _on(common, base), _on(common, gela)
+                    yield on(common, base), on(common, gela)
 
 
-def _on(seeds: Collection[int], standing: Standing) -> Standing:
+def on(seeds: Collection[int], standing: Standing) -> Standing:
+    """Of these seeds alone."""
     return replace(standing, entries={seed: e for seed, e in standing.entries.items() if seed in seeds})
 
 
