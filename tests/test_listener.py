@@ -7,7 +7,7 @@ import pytest
 
 from fedgela.listener import Listener, Relay
 
-HEARD = [name for name in vars(Listener) if not name.startswith("_")]
+HEARD = [name for name, value in vars(Listener).items() if not name.startswith("_") and callable(value)]
 
 
 @pytest.mark.parametrize("name", HEARD)
@@ -17,3 +17,10 @@ def test_everything_is_passed_on(name: str) -> None:
     told = [object() for _ in signature(getattr(relay, name)).parameters]
     getattr(relay, name)(*told)
     getattr(behind, name).assert_called_once_with(*told)
+
+
+def test_the_name_of_the_current_run_is_passed_on() -> None:
+    behind = Listener()
+    relay = Relay(behind)
+    relay.label = "fedavg seed 1"
+    assert (behind.label, relay.label) == ("fedavg seed 1", "fedavg seed 1")

@@ -35,6 +35,14 @@ class Relay(Listener):
     def __init__(self, passes_to: Listener) -> None:
         self.passes_to = passes_to
 
+    @property
+    def label(self) -> str:
+        return self.passes_to.label
+
+    @label.setter
+    def label(self, text: str) -> None:
+        self.passes_to.label = text
+
     def advance(self) -> None:
         self.passes_to.advance()
 
