@@ -140,6 +140,7 @@ def train():
 
 def serve(*_):
     threading.Thread(target=train, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     time.sleep(0.5)
     signal.raise_signal(signal.{sign})
 
