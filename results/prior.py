@@ -1,4 +1,4 @@
-"""Class shares beside the logits (examples/own_methods.py, PriorETF) against lengths of the classifier.
+"""Class shares beside the logits (FedPrior) against lengths of the classifier.
 
     python results/prior.py results/sweeps/prior.json
 
@@ -13,11 +13,8 @@ from typing import Any
 
 from sweep import Sweep
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
-
-from fedgela.config import parse_experiment  # noqa: E402
-from fedgela.runs import run  # noqa: E402
+from fedgela.config import parse_experiment
+from fedgela.runs import run
 
 DIGITS = {"dataset": "digits", "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
 WRITERS = {
@@ -42,8 +39,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedgela, power:1, E_W 3": {"name": "fedgela", "E_W": 3.0},
     "fedgela, power:0.5, E_W 10": {"name": "fedgela", "phi": "power:0.5"},
     "fedgela, even, E_W 3": {"name": "fedgela", "phi": "even", "E_W": 3.0},
-    "prior, E_W 10": {"name": "own_methods:PriorETF", "E_W": 10.0},
-    "prior, E_W 30": {"name": "own_methods:PriorETF", "E_W": 30.0},
+    "prior, E_W 10": {"name": "fedprior", "E_W": 10.0},
+    "prior, E_W 30": {"name": "fedprior", "E_W": 30.0},
 }
 
 

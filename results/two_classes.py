@@ -20,12 +20,9 @@ from typing import Any
 import numpy as np
 from sweep import Sweep
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
-
-from fedgela.config import parse_experiment  # noqa: E402
-from fedgela.runs import run  # noqa: E402
-from fedgela.saved.runs import find_runs  # noqa: E402
+from fedgela.config import parse_experiment
+from fedgela.runs import run
+from fedgela.saved.runs import find_runs
 
 Row = dict[str, Any]
 Setting = dict[str, float]  # lr, and of the ETF's methods E_W
@@ -41,7 +38,7 @@ METHODS: dict[str, tuple[Row, list[Setting]]] = {
     "fedbabu": ({"name": "fedbabu"}, RATES),
     "fedge, which is fedgela": ({"name": "fedge"}, RATES_AND_LENGTHS),
     "fedgela, power:0.5": ({"name": "fedgela", "phi": "power:0.5"}, RATES_AND_LENGTHS),
-    "prior": ({"name": "own_methods:PriorETF"}, RATES_AND_LENGTHS),
+    "prior": ({"name": "fedprior"}, RATES_AND_LENGTHS),
 }
 EVERYWHERE = {
     "rounds": 20,

@@ -17,19 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prior
 import torch
 from sweep import Sweep
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
-
-import prior  # noqa: E402
-
-from fedgela.config import Experiment, parse_experiment  # noqa: E402
-from fedgela.deploy.predictor import data_of, predictor_of  # noqa: E402
-from fedgela.evaluation import accuracy  # noqa: E402
-from fedgela.runs import run  # noqa: E402
-from fedgela.saved.runs import find_runs  # noqa: E402
+from fedgela.config import Experiment, parse_experiment
+from fedgela.deploy.predictor import data_of, predictor_of
+from fedgela.evaluation import accuracy
+from fedgela.runs import run
+from fedgela.saved.runs import find_runs
 
 KEPT = 0.7  # of a class, of what the one before it keeps
 DIGITS = "digits, long tail"

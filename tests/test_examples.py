@@ -1,6 +1,5 @@
 """The examples of the docs run, outside of the package."""
 
-import math
 import re
 import subprocess
 import sys
@@ -8,10 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
-from torch.nn import functional as F
 
-from fedgela.algorithms import find_algorithm
 from fedgela.compare import experiments_of
 from fedgela.config import plain_table
 from fedgela.errors import UserError
@@ -82,20 +78,3 @@ def test_a_comparison_sets_options_of_an_own_method_by_its_classs_name(
     assert own.lr == 0.5
     with pytest.raises(UserError, match=r"no method 'SmothedFedAvg' \(did you mean 'SmoothedFedAvg'\?\)"):
         experiments_of({"methods": {"SmothedFedAvg": {"smoothing": 0.2}}}, asked, "config")
-
-
-def test_a_prior_beside_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    method = find_algorithm("own_methods:PriorETF")(floor=0.25)
-    vectors = method.client_vectors(torch.tensor([[3, 1, 0], [2, 2, 2]]), {})
-    expected = [[1.0, 0.5, 0.25], [7 / 12] * 3]  # the share of each class, and the floor
-    assert vectors["prior"].exp().tolist() == [pytest.approx(row) for row in expected]
-    skewed, even = ({name: value[k] for name, value in vectors.items()} for k in (0, 1))
-    net, x, y = torch.nn.Identity(), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
-    plain = F.cross_entropy(x, y, reduction="none")
-    assert torch.allclose(method.loss(net, x, y, even), plain)  # where clients are even, it is FedGE
-    odds = torch.logsumexp(x + skewed["prior"], dim=1) - x[range(4), y]
-    assert torch.allclose(method.loss(net, x, y, skewed), odds - skewed["prior"][y])
-    assert torch.equal(method.predict_global(net, x), x)
-    tie = method.predict_personal(net, torch.zeros(1, 3), skewed)
-    assert tie.argmax() == 0 and math.isclose(tie[0, 0] - tie[0, 2], math.log(4), rel_tol=1e-6)

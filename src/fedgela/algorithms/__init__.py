@@ -1,5 +1,5 @@
-"""The methods by name, in the order of the paper's tables. A new method is one file and one line here; a
-user's own method, outside of the package, is named by its import path."""
+"""The methods by name, in the order of the paper's tables, and this project's own after them. A new method is
+one file and one line here; a user's own, outside of the package, is named by its import path."""
 
 from dataclasses import fields
 from typing import get_args
@@ -23,6 +23,7 @@ from fedgela.algorithms.fedbabu import FedBABU
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.algorithms.fedgen import FedGen
 from fedgela.algorithms.fedlc import FedLC
+from fedgela.algorithms.fedprior import FedPrior
 from fedgela.algorithms.fedproto import FedProto
 from fedgela.algorithms.fedprox import FedProx
 from fedgela.algorithms.fedrep import FedRep
@@ -43,6 +44,7 @@ __all__ = [
     "FedGen",
     "FedLA",
     "FedLC",
+    "FedPrior",
     "FedProto",
     "FedProx",
     "FedRS",
@@ -75,6 +77,7 @@ _METHODS: tuple[type[FedAvg], ...] = (
     FedGE,
     FedLA,
     FedGELA,
+    FedPrior,
     Local,
     Centralised,
 )

@@ -163,22 +163,22 @@ class FedGELA(FedAvg):
         lengths = phi(counts, self.phi, self.phi_floor, normaliser)
         return {"phi": lengths, "present": present}
 
+    def adapted(self, logits: Tensor, client: State, among: Among) -> Tensor:
+        """(Phi_k W)^T h from W^T h, [B, C]: a missing class has logit 0, or among those present takes no
+        part."""
+        adapted = client["phi"] * logits
+        return adapted if among == "all" else adapted.masked_fill(~client["present"], -torch.inf)
+
     def loss(self, net: Net, x: Tensor, y: Tensor, client: State) -> Tensor:
-        return cross_entropy(_adapted(net(x), client, self.softmax), y)
+        return cross_entropy(self.adapted(net(x), client, self.softmax), y)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
-        return _adapted(net(x), client, self.personal_prediction)
+        return self.adapted(net(x), client, self.personal_prediction)
 
     def classifier(self, model: State, client: State) -> Tensor:
         """Phi_k W. A vector of length 0 has no direction, and no angle is counted for it."""
         W = model["head.classifier.weight"]
         return client["phi"][:, None] * W if client else W
-
-
-def _adapted(logits: Tensor, client: State, among: Among) -> Tensor:
-    """(Phi_k W)^T h from W^T h, [B, C]: a missing class has logit 0, or among those present takes no part."""
-    adapted = client["phi"] * logits
-    return adapted if among == "all" else adapted.masked_fill(~client["present"], -torch.inf)
 
 
 @dataclass(frozen=True)
