@@ -23,13 +23,15 @@ CIFAR = {"dataset": "cifar10", "model": "simple-cnn", "epochs": 5, "validation":
 SOME = {**CIFAR, "clients": 50, "sample": 10, "rounds": 50}
 ALL = {**CIFAR, "clients": 10, "rounds": 25}
 COMPARED = ("fedavg", "fedgela", "fedprior")
+MORE = ("without etf", "and even", "fedrod", "even")
 # by the place's name: settings, methods of METHODS and seeds, the most wanted first
 PLACES: list[tuple[str, dict[str, Any], str, tuple[str, ...], range]] = [
     ("some-two", SOME, "classes:2", COMPARED, range(106, 109)),
     ("some-skew", SOME, "dirichlet:0.2", COMPARED, range(106, 109)),
     ("all-skew", ALL, "dirichlet:0.1", COMPARED, range(106, 107)),
-    ("some-two-more", SOME, "classes:2", ("even", "without etf", "and even", "fedrod"), range(106, 107)),
-    ("some-skew-more", SOME, "dirichlet:0.2", ("even", "without etf", "and even", "fedrod"), range(106, 107)),
+    ("some-two-more", SOME, "classes:2", MORE, range(106, 107)),
+    ("some-skew-more", SOME, "dirichlet:0.2", MORE, range(106, 107)),
+    ("all-two", ALL, "classes:2", COMPARED, range(106, 107)),
 ]
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},

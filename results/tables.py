@@ -50,6 +50,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "phi-measured": of_the_ledger.phi_measured,
     "precision": of_sweeps.precision,
     "prior": of_sweeps.prior,
+    "prior-rounds": of_sweeps.prior_rounds,
     "resnet-measured": of_the_ledger.resnet_measured,
     "tuned": of_sweeps.tuned,
     "two-classes": of_sweeps.two_classes,

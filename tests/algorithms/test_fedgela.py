@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from algorithms.by_hand import (
     small_net,
 )
 from fedgela import runs
-from fedgela.algorithms import ALGORITHMS
+from fedgela.algorithms import ALGORITHMS, FedPrior
 from fedgela.algorithms.fedgela import FedGE, FedGELA, FedLA
 from fedgela.models import Net
 from fedgela.resolve import resolve
@@ -94,6 +96,15 @@ def test_the_floor_reaches_the_loss() -> None:
 
 def test_fedge_is_the_etf_with_all_lengths_one() -> None:
     assert_is_eq_5(FedGE(E_W=9.0), [1.0, 1.0, 1.0], {})
+
+
+@pytest.mark.parametrize("own", [{"phi": "even"}, {"phi_floor": 0.1}])
+@pytest.mark.parametrize("method", [partial(FedGELA, adapt=False), FedGE, FedPrior])
+def test_options_of_the_adaptation_are_refused_where_nothing_is_adapted(
+    method: Callable[..., FedGELA], own: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="phi and phi_floor are of the local adaptation: they need adapt"):
+        method(**own)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ class FedGELA(FedAvg):
         PhiForm.parse(self.phi)
         if not self.etf and (self.E_W is not None or self.logit_scale is not None):
             raise ValueError("E_W and logit_scale are lengths of the ETF: they need etf = true")
+        if not self.adapt and (self.phi, self.phi_floor) != ("power:1", 0.0):
+            raise ValueError("phi and phi_floor are of the local adaptation: they need adapt = true")
         if self.E_W is not None and self.logit_scale is not None:
             raise ValueError("give E_W or logit_scale (which is sqrt(E_W)), not both")
         # from here on E_W alone gives the length, and no option is left open, as a resolved config needs
@@ -192,8 +194,8 @@ class FedGE(FedGELA):
     adapt: bool = False
 
     def __post_init__(self) -> None:
-        if self.adapt or (self.phi, self.phi_floor) != ("power:1", 0.0):
-            raise ValueError("fedge does not adapt: adapt, phi and phi_floor are fedgela's")
+        if self.adapt:
+            raise ValueError("fedge does not adapt: adapt = true is fedgela")
         super().__post_init__()
 
 
