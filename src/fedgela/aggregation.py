@@ -1,4 +1,4 @@
-"""Rules by which the updates of a round become one that no few broken clients decide.
+"""How a round's updates become one where a few clients may be broken, and the server's own step.
 
 mean                 the method's own: weighted by p_k, the default
 median               coordinate-wise: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal
@@ -18,7 +18,7 @@ variance that is too small breaks a net: of them every rule takes the coordinate
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import combinations
@@ -27,7 +27,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from fedgela.algorithms import FedAvg, Update
+from fedgela.algorithms import FedAvg, ServerState, Update
 from fedgela.errors import UserError
 from fedgela.measures import distance
 from fedgela.models import State
@@ -91,6 +91,23 @@ def check_rule(rule: Rule, algorithm: FedAvg, clients: int) -> None:
             f"aggregation: {rule.name} needs at least {rule.least} clients a round to outvote broken ones, "
             f"not {clients}"
         )
+
+
+def server_step(
+    before: ServerState, after: ServerState, parameters: Collection[str], lr: float, momentum: float
+) -> ServerState:
+    """FedAvgM: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019. What averaging has changed in the parameters is the server's gradient."""
+    model, private = dict(after.model), dict(after.private)
+    for name in parameters:
+        change = before.model[name] - after.model[name]
+        if momentum > 0:
+            held = before.private.get(f"momentum/{name}")
+            if held is not None:
+                change = momentum * held + change
+            private[f"momentum/{name}"] = change
+        model[name] = before.model[name] - lr * change
+    return replace(after, model=model, private=private)
 
 
 def _is_finite(model: State) -> bool:

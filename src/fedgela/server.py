@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fedgela.aggregation import Rule, check_rule, parse_aggregation
+from fedgela.aggregation import Rule, check_rule, parse_aggregation, server_step
 from fedgela.algorithms import (
     FedAvg,
     Moment,
@@ -24,7 +24,7 @@ from fedgela.algorithms.own import aggregated, check_method, handed_to
 from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, client_accuracies, mean_accuracy, mean_angles, train_loss
-from fedgela.models import State, batchnorm_entries, plain_copy
+from fedgela.models import State, batchnorm_entries, on_cpu, on_device, plain_copy
 from fedgela.models.own import OwnBackbone
 from fedgela.nets import initial_net
 from fedgela.randomness import generator
@@ -145,7 +145,7 @@ class Server:
         C, d = self.federation.data.classes, _set(self.experiment.projection)
         own = self.algorithm.initial_extra(d, C, self.experiment.seed)
         means = mean_statistics(self.algorithm, self.trainees.train_counts)
-        return {name: value.to(self.device) for name, value in (own | means).items()}
+        return on_device(own | means, self.device)
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Server:
             return visits
         if self.keeps_models:
             for _, outcome in outcomes:
-                self.store.put(outcome.client, _cpu(outcome.model))
+                self.store.put(outcome.client, on_cpu(outcome.model))
         if not self._scores_locals(progress.round):
             return visits
         with self._evaluation():
@@ -348,17 +348,8 @@ class Server:
             return
         after = aggregated(self.algorithm, before, updates, Moment(e.seed, progress.round))
         if e.server_lr != 1.0 or e.server_momentum > 0:
-            after = replace(after, private=dict(after.private))
-            # FedAvgM: the averaged change is the server's gradient, except for BatchNorm's running statistics
-            parameters = {name for name, _ in self.net.named_parameters()}
-            for name in parameters & updates[0].model.keys():
-                change = before.model[name] - after.model[name]
-                if e.server_momentum > 0:
-                    held = before.private.get(f"momentum/{name}")
-                    if held is not None:
-                        change = e.server_momentum * held + change
-                    after.private[f"momentum/{name}"] = change
-                after.model[name] = before.model[name] - e.server_lr * change
+            parameters = updates[0].model.keys() - self.buffers  # not BatchNorm's running statistics
+            after = server_step(before, after, parameters, e.server_lr, e.server_momentum)
         progress.server = after
 
     # -- evaluation --------------------------------------------------------------------------------
@@ -388,8 +379,7 @@ class Server:
 
     def _classifier(self, model: State, vectors: State) -> Tensor:
         """The classifier vectors, on the CPU; nothing else of the model is copied there."""
-        there = {name: value.to(self.device) for name, value in vectors.items()}
-        return self.algorithm.classifier(model, there).cpu()
+        return self.algorithm.classifier(model, on_device(vectors, self.device)).cpu()
 
     def close(self) -> None:
         """End the engine's processes."""
@@ -440,19 +430,6 @@ class Server:
         seen = {k: self._as_seen_by(k, model) | norms.get(k, {}) for k in clients}
         jobs = [Job(k, self.federation.train[k], start) for k, start in seen.items()]
         return list(self.engine.train(plan, jobs))
-
-
-def _cpu(state: State) -> State:
-    """A state on the CPU. From a GPU all tensors of a type come in one copy, since each copy waits for it."""
-    if all(value.device.type == "cpu" for value in state.values()):
-        return state
-    there: State = {}
-    for dtype in {value.dtype for value in state.values()}:
-        same = {name: value for name, value in state.items() if value.dtype == dtype}
-        flat = torch.cat([value.flatten() for value in same.values()]).cpu()
-        parts = torch.split(flat, [value.numel() for value in same.values()])
-        there |= {name: part.view(state[name].shape) for name, part in zip(same, parts, strict=True)}
-    return {name: there[name] for name in state}
 
 
 def _set(value: T | None) -> T:

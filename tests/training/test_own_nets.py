@@ -393,6 +393,12 @@ def test_a_parameter_may_be_a_part_of_a_larger_tensor(npz: Path) -> None:
         torch.testing.assert_close(outcome.model[name], began[name] - 0.1 * parameter.grad)
 
 
+def test_the_server_s_own_step_moves_a_weight_under_all_of_its_names(npz: Path) -> None:
+    changes = {"server_lr": 0.5, "server_momentum": 0.5}
+    model = play(serve(tiny(npz, **settings("Ties"), **changes)))[0].server.model
+    assert torch.equal(model["backbone.net.first.weight"], model["backbone.net.second.weight"])
+
+
 @pytest.mark.parametrize("net", ["SharesANorm", "SharesStatistics"])
 def test_a_norm_in_two_places_trains_by_the_plain_engine_and_may_be_local(npz: Path, net: str) -> None:
     server = serve(tiny(npz, **settings(net, batchnorm="local")))

@@ -13,7 +13,7 @@ from fedgela.models.cnn import SimpleCNN, TinyCNN
 from fedgela.models.hub import PREFIX, SHORT_NAMES, hub_backbone, hub_id, is_hub_model
 from fedgela.models.lstm import LSTM
 from fedgela.models.mlp import MLP
-from fedgela.models.net import Backbone, Net, State, default_projection, plain_copy
+from fedgela.models.net import Backbone, Net, State, default_projection, on_cpu, on_device, plain_copy
 from fedgela.models.norm import Policy, batchnorm_entries, with_groupnorm
 from fedgela.models.own import own_backbone, own_maker
 from fedgela.models.resnet import resnet18, resnet50
@@ -31,6 +31,8 @@ __all__ = [
     "check_model",
     "default_model",
     "default_projection",
+    "on_cpu",
+    "on_device",
     "plain_copy",
     "resolved_model",
 ]

@@ -10,6 +10,23 @@ from fedgela.inputs import InputSpec, Kind
 State = dict[str, Tensor]  # a model's, server's or client's state: plain named tensors
 
 
+def on_device(state: State, device: torch.device) -> State:
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def on_cpu(state: State) -> State:
+    """A state on the CPU. From a GPU all tensors of a type come in one copy, since each copy waits for it."""
+    if all(value.device.type == "cpu" for value in state.values()):
+        return state
+    there: State = {}
+    for dtype in {value.dtype for value in state.values()}:
+        same = {name: value for name, value in state.items() if value.dtype == dtype}
+        flat = torch.cat([value.flatten() for value in same.values()]).cpu()
+        parts = torch.split(flat, [value.numel() for value in same.values()])
+        there |= {name: part.view(state[name].shape) for name, part in zip(same, parts, strict=True)}
+    return {name: there[name] for name in state}
+
+
 def plain_copy(value: Tensor, device: torch.device | None = None) -> Tensor:
     """A copy, its numbers in memory in the order that they have in a file: sums depend on that order, and
     those of a resumed run are to be the same."""
