@@ -22,7 +22,7 @@ from fedgela.config import Experiment
 from fedgela.data import Federation
 from fedgela.evaluation import Record, finite
 from fedgela.measures import Collapse, adaptation_cost, class_mean_angles, drift, neural_collapse, state_norm
-from fedgela.models import Net, State
+from fedgela.models import Net, State, on_device
 from fedgela.randomness import generator
 from fedgela.training import Engine
 
@@ -80,8 +80,7 @@ class Tracker:
         `vectors` are the client's (see FedAvg.client_vectors), `present` [C] is a mask of its classes, and
         `started_from` the global model.
         """
-        device = next(iter(local.values())).device
-        vectors = {name: value.to(device) for name, value in vectors.items()}
+        vectors = on_device(vectors, next(iter(local.values())).device)
         found: dict[str, Tensor] = {}
         numbers: Record = {}
         if self.track & {"angles", "collapse"}:

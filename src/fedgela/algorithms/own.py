@@ -20,7 +20,7 @@ from fedgela.algorithms import (
 from fedgela.errors import UserError
 from fedgela.imports import told
 from fedgela.inputs import InputSpec
-from fedgela.models import Net, State
+from fedgela.models import Net, State, on_device
 from fedgela.models.own import two_samples
 
 
@@ -87,7 +87,7 @@ def _check_predictions(name: str, algorithm: FedAvg, net: Net, spec: InputSpec, 
     extra = algorithm.initial_extra(net.projection.out_features, classes, 0)
     extra = extra | mean_statistics(algorithm, counts[None])
     _check_vectors(name, algorithm, extra, classes)
-    client = {k: v.to(x.device) for k, v in (algorithm.client_vectors(counts, extra) | extra).items()}
+    client = on_device(algorithm.client_vectors(counts, extra) | extra, x.device)
     _check_logits(name, "predict_personal", algorithm.predict_personal(net, x, client), classes)
 
 

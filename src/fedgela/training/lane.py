@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from fedgela.algorithms import Phase
 from fedgela.data import Dataset
 from fedgela.errors import UserError, first_line
-from fedgela.models import Net, State, plain_copy
+from fedgela.models import Net, State, on_device, plain_copy
 from fedgela.operations.batch import gather, gathers
 from fedgela.operations.loss import record
 from fedgela.randomness import seed_torch
@@ -187,7 +187,7 @@ class Lane:
     def _fit(self, group: Group) -> None:
         """Make the lane's buffers fit this group. Captured steps hold the buffers' addresses, so new buffers
         mean new captures."""
-        one = _here(group.jobs[0].vectors | group.jobs[0].references, self.device)
+        one = on_device(group.jobs[0].vectors | group.jobs[0].references, self.device)
         held = {name: (value.shape[1:], value.dtype) for name, value in self.client.items() if name != "draw"}
         if not self.client or held != {name: (value.shape, value.dtype) for name, value in one.items()}:
             self.client = {name: _rows(value, self.width) for name, value in one.items()}
@@ -391,10 +391,6 @@ def _no_garbage_collected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _here(state: State, device: torch.device) -> State:
-    return {name: value.to(device) for name, value in state.items()}
 
 
 def _identity(loss: Loss) -> object:

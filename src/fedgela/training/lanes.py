@@ -13,7 +13,7 @@ from torch.func import functional_call
 from fedgela.data import Dataset
 from fedgela.errors import UserError, first_line
 from fedgela.imports import is_ours
-from fedgela.models import Net, State
+from fedgela.models import Net, State, on_device
 from fedgela.training.groups import groups_of
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
 from fedgela.training.lane import Lane, Recipe, draws_by_itself
@@ -213,10 +213,7 @@ class LaneEngine:
 
     def _ask(self, answering: Answering, question: Question, data: Dataset) -> Tensor:
         weights = {f"net.{name}": value for name, value in self._copied(question.model).items()}
-        vectors, rows = (
-            {name: value.to(self.device) for name, value in state.items()}
-            for state in (question.vectors, question.rows)
-        )
+        vectors, rows = on_device(question.vectors, self.device), on_device(question.rows, self.device)
         samples = question.samples.to(self.device)
 
         def part(start: int, size: int) -> Tensor:
