@@ -1,10 +1,10 @@
 """The round: select, train, aggregate, evaluate. Its results are written by runs.py."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,8 +35,6 @@ from fedgela.tracking import Tracker
 from fedgela.training import Engine, Job, Outcome, Plan, Question, choose, make_engine
 from fedgela.training.single_sample import check_single_samples
 
-T = TypeVar("T")
-
 PLAIN = FedAvg()  # cross-entropy, for fine-tuning
 FINETUNED_AT_ONCE = 64
 
@@ -60,7 +58,9 @@ class Server:
     ) -> None:
         """`experiment` comes from `resolve`; in the server's own the engine is chosen, too. `note` is called
         with what a user should know of a round, of the net or of the engine, such as that memory ran out."""
+        assert experiment.sample is not None, "the experiment is resolved"
         self.experiment = experiment
+        self.sample = experiment.sample  # K
         self.note = note
         self.algorithm: FedAvg = experiment.algorithm
         self.store: ClientStore = InMemoryStore() if store is None else store
@@ -93,24 +93,12 @@ class Server:
         self.scorer: Scorer = Scorer(self.algorithm, self.federation, self.engine, self.own_norm)
         self._evaluating = 0.0  # seconds of the round so far
 
-    def _own_norm(self) -> State:
-        """The initial values of the BatchNorm entries that would travel, but stay with their clients since
-        `batchnorm` is local, as in FedBN."""
-        if self.experiment.batchnorm != "local" or self.algorithm.pooled:
-            return {}
-        entries = batchnorm_entries(self.net)
-        return {
-            name: value.detach().clone()
-            for name, value in self.net.state_dict().items()
-            if name in entries and self.algorithm.travels(name)
-        }
-
     def _rule(self) -> Rule | None:
         """The robust rule by which updates become one; None for the method's own mean, or where there are no
         updates, which is noted of all that is asked for them."""
         e, rule = self.experiment, parse_aggregation(self.experiment.aggregation)
         if rule is not None:
-            check_rule(rule, self.algorithm, _set(e.sample))
+            check_rule(rule, self.algorithm, self.sample)
         alone = not self.travelling(self.net.state_dict())
         in_vain = {
             "aggregation": rule is not None and (alone or self.algorithm.pooled),
@@ -142,7 +130,7 @@ class Server:
 
     def _initial_extra(self) -> State:
         """What the method has the server hold, and the mean of what it has clients send before training."""
-        C, d = self.federation.data.classes, _set(self.experiment.projection)
+        C, d = self.federation.data.classes, self.net.projection.out_features
         own = self.algorithm.initial_extra(d, C, self.experiment.seed)
         means = mean_statistics(self.algorithm, self.trainees.train_counts)
         return on_device(own | means, self.device)
@@ -158,31 +146,15 @@ class Server:
         plan = self.plan(progress)
         self._keep_norms(progress, selected)
         visits = self.visits(progress, plan, selected)
-        for visit in visits:
-            client = visit.update.client
-            if not self.algorithm.pooled:
-                progress.visited[client] = progress.round
-            if visit.right is not None:
-                progress.right[client] = visit.right
-            if visit.right_on_union is not None:
-                progress.right_on_union[client] = visit.right_on_union
-        if visits:
-            self._aggregate(progress, [visit.update for visit in visits])
-        norms = [replace(visit.update, model=visit.own_norm, extra={}) for visit in visits]
-        if self.own_norm and (together := self._together(progress.server.model, norms)):
-            # FedBN has no global BatchNorm: the mean of this round's is only for evaluating the global model
-            server = progress.server
-            progress.server = replace(server, model={**server.model, **average(together)})
-        if self.experiment.server_average > 0 and self.algorithm.GA_of == "global":
-            progress.average(self.experiment.server_average)
-
         record: Record = {"round": progress.round, "lr": plan.lr}
         if not self.algorithm.pooled:
             record["clients"] = selected
         if visits:
-            nothing = torch.zeros(1, dtype=torch.float64)
-            loss_sum = sum((visit.loss_sum for visit in visits), nothing)
-            record |= train_loss(loss_sum, sum((visit.loss_count for visit in visits), nothing))
+            loss_sum, loss_count = _sum(v.loss_sum for v in visits), _sum(v.loss_count for v in visits)
+            record |= train_loss(loss_sum, loss_count)
+            self._take_in(progress, visits)
+        if self.experiment.server_average > 0 and self.algorithm.GA_of == "global":
+            progress.average(self.experiment.server_average)
         if self._evaluates(progress.round):
             with self._evaluation():
                 record |= self._measured(progress, selected, visits)
@@ -191,6 +163,20 @@ class Server:
         if self.evaluates_apart:
             record["training_seconds"] = round(seconds - self._evaluating, 4)
         return record
+
+    def _take_in(self, progress: Progress, visits: Sequence[Visit]) -> None:
+        """What the clients' visits change: when each trained last, what it got right, the global model."""
+        for visit in visits:
+            client = visit.update.client
+            if not self.algorithm.pooled:
+                progress.visited[client] = progress.round
+            if visit.right is not None:
+                progress.right[client] = visit.right
+            if visit.right_on_union is not None:
+                progress.right_on_union[client] = visit.right_on_union
+        self._aggregate(progress, [visit.update for visit in visits])
+        if self.own_norm:
+            self._average_norms(progress, visits)
 
     def _measured(self, progress: Progress, selected: Sequence[int], visits: Sequence[Visit]) -> Record:
         """The figures of a round that is evaluated (see `eval_every`)."""
@@ -250,7 +236,7 @@ class Server:
 
     def _scores_locals(self, round: int) -> bool:
         """In rounds that are not evaluated, too, where a client may not train again before one that is."""
-        return self._evaluates(round) or _set(self.experiment.sample) < len(self.able())
+        return self._evaluates(round) or self.sample < len(self.able())
 
     def plan(self, progress: Progress) -> Plan:
         """How the clients of the current round train."""
@@ -262,7 +248,7 @@ class Server:
         """K of the clients that can train, drawn for this round."""
         able = torch.tensor(self.able())
         draw = torch.randperm(len(able), generator=generator(self.experiment.seed, "select", round))
-        chosen = able[draw[: _set(self.experiment.sample)]]
+        chosen = able[draw[: self.sample]]
         return sorted(chosen.tolist())
 
     def able(self) -> list[int]:
@@ -282,23 +268,6 @@ class Server:
             algorithm.client_vectors(self.trainees.train_counts[client], server.extra),
             server.extra | algorithm.references(model, last),
         )
-
-    def _as_seen_by(self, client: int, model: State) -> State:
-        """The global model, in which BatchNorm is the client's own where it does not travel."""
-        return model | self._norm_of(client) if self.own_norm else model
-
-    def _norm_of(self, client: int) -> State:
-        last = self.store.get(client, self.own_norm) or self.own_norm
-        return {name: last[name] for name in self.own_norm}
-
-    def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
-        """Before these clients train: keep the BatchNorm that they had in the best round with the best model.
-        As copies, since a tensor that is a part of a client's model keeps all of it in memory."""
-        if self.own_norm and progress.best_round:
-            for client in clients:
-                if client not in progress.best_norms:
-                    norm = self._norm_of(client)
-                    progress.best_norms[client] = {name: value.clone() for name, value in norm.items()}
 
     def update(self, outcome: Outcome) -> Update:
         algorithm, k = self.algorithm, outcome.client
@@ -351,6 +320,44 @@ class Server:
             parameters = updates[0].model.keys() - self.buffers  # not BatchNorm's running statistics
             after = server_step(before, after, parameters, e.server_lr, e.server_momentum)
         progress.server = after
+
+    # -- BatchNorm that stays with its client (FedBN) ----------------------------------------------
+
+    def _own_norm(self) -> State:
+        """The initial values of the BatchNorm entries that would travel, but stay with their clients since
+        `batchnorm` is local, as in FedBN."""
+        if self.experiment.batchnorm != "local" or self.algorithm.pooled:
+            return {}
+        entries = batchnorm_entries(self.net)
+        return {
+            name: value.detach().clone()
+            for name, value in self.net.state_dict().items()
+            if name in entries and self.algorithm.travels(name)
+        }
+
+    def _as_seen_by(self, client: int, model: State) -> State:
+        """The global model, in which BatchNorm is the client's own where it does not travel."""
+        return model | self._norm_of(client) if self.own_norm else model
+
+    def _norm_of(self, client: int) -> State:
+        last = self.store.get(client, self.own_norm) or self.own_norm
+        return {name: last[name] for name in self.own_norm}
+
+    def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None:
+        """Before these clients train: keep the BatchNorm that they had in the best round with the best model.
+        As copies, since a tensor that is a part of a client's model keeps all of it in memory."""
+        if self.own_norm and progress.best_round:
+            for client in clients:
+                if client not in progress.best_norms:
+                    norm = self._norm_of(client)
+                    progress.best_norms[client] = {name: value.clone() for name, value in norm.items()}
+
+    def _average_norms(self, progress: Progress, visits: Sequence[Visit]) -> None:
+        """There is no global BatchNorm: the mean of this round's is only for evaluating the global model."""
+        norms = [replace(visit.update, model=visit.own_norm, extra={}) for visit in visits]
+        if together := self._together(progress.server.model, norms):
+            server = progress.server
+            progress.server = replace(server, model={**server.model, **average(together)})
 
     # -- evaluation --------------------------------------------------------------------------------
 
@@ -432,7 +439,5 @@ class Server:
         return list(self.engine.train(plan, jobs))
 
 
-def _set(value: T | None) -> T:
-    """A value that `resolve` has filled in."""
-    assert value is not None, "the experiment is not resolved"
-    return value
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    return sum(parts, torch.zeros(1, dtype=torch.float64))
