@@ -16,9 +16,10 @@ import torch
 from sweep import Sweep
 from torch.nn.functional import cosine_similarity
 
+from fedgela.checkpoints import FolderStore
 from fedgela.config import parse_experiment
 from fedgela.nets import empty_net
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import RunFolder
 from fedgela.runs import run
 from fedgela.saved.federation import federation_of
 from fedgela.saved.runs import find_runs
@@ -39,7 +40,7 @@ def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) 
     table = {**BASE, "partition": partition, "seed": seed, "algorithm": {**algorithm, "E_W": 3.0}}
     run(parse_experiment(table), folder)
     (found,) = find_runs([folder], print)
-    checkpoint = RunFolder(folder).newest()
+    checkpoint = RunFolder(folder).checkpoints.newest()
     assert checkpoint is not None
     federation = federation_of(found.experiment)
     data, net = federation.data, empty_net(found.experiment, federation.data)

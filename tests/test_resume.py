@@ -19,6 +19,7 @@ import torch
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
+from fedgela.checkpoints import Checkpoints
 from fedgela.errors import UserError
 from fedgela.files import read_tensors
 from fedgela.saving import Saver
@@ -195,15 +196,15 @@ def test_models_of_an_interrupted_end_are_replaced(npz: Path, tmp_path: Path) ->
 def test_a_kill_between_the_last_checkpoint_and_its_sweep_leaves_nothing_behind(
     npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = runs.RunFolder._sweep
+    sweep = Checkpoints._sweep
 
-    def killed_at_last(folder: runs.RunFolder) -> None:
-        if folder._checkpoint_paths()[0].name.startswith("round-000004"):
+    def killed_at_last(folder: Checkpoints) -> None:
+        if folder._paths()[0].name.startswith("round-000004"):
             raise RuntimeError("killed")
         sweep(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs.RunFolder, "_sweep", killed_at_last)
+        patch.setattr(Checkpoints, "_sweep", killed_at_last)
         with pytest.raises(RuntimeError, match="killed"):
             runs.run(tiny(npz, rounds=4), tmp_path)
     runs.resume(tmp_path)

@@ -13,12 +13,13 @@ import torch
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
+from fedgela.checkpoints import Checkpoints, FolderStore, Snapshot
 from fedgela.evaluation import Record
 from fedgela.files import read_entries, read_tensors
 from fedgela.listener import Listener
 from fedgela.models import State
 from fedgela.resolve import resolve
-from fedgela.runfolder import METRICS, FolderStore, RunFolder, Snapshot
+from fedgela.runfolder import METRICS, RunFolder
 from fedgela.saving import Saver
 from fedgela.server import Server
 from helpers import Notes, outcome_of, play, same, serve, tiny
@@ -32,10 +33,10 @@ def test_the_next_round_trains_while_a_checkpoint_is_written(
     # FedRep's clients read, in every round, what they left in the one before
     experiment = tiny(npz, algorithm="fedrep", rounds=4)
     runs.run(experiment, tmp_path / "whole")
-    save, step = RunFolder.save, Server.step
+    save, step = Checkpoints.save, Server.step
     next_round = [threading.Event() for _ in range(6)]
 
-    def save_after_the_next_round(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+    def save_after_the_next_round(folder: Checkpoints, snapshot: Snapshot, store: FolderStore) -> None:
         assert next_round[snapshot.round + 1].wait(SECONDS), "the run waits for its disk"
         save(folder, snapshot, store)
 
@@ -46,7 +47,7 @@ def test_the_next_round_trains_while_a_checkpoint_is_written(
             next_round[progress.round + 1].set()
         return record
 
-    monkeypatch.setattr(RunFolder, "save", save_after_the_next_round)
+    monkeypatch.setattr(Checkpoints, "save", save_after_the_next_round)
     monkeypatch.setattr(Server, "step", stepping)
     runs.run(experiment, tmp_path / "slow")
     assert outcome_of(tmp_path / "slow") == outcome_of(tmp_path / "whole")
@@ -60,18 +61,18 @@ def test_by_default_a_tenth_of_the_time_at_most_goes_into_checkpoints(
     written = threading.Event()
     begun = threading.Event()
 
-    def save_when_told(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+    def save_when_told(folder: Checkpoints, snapshot: Snapshot, store: FolderStore) -> None:
         begun.set()
         assert written.wait(SECONDS)
 
-    monkeypatch.setattr(RunFolder, "save", save_when_told)
-    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
-    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
+    monkeypatch.setattr(Checkpoints, "save", save_when_told)
+    monkeypatch.setattr(Checkpoints, "reached", lambda *_: "something")
+    monkeypatch.setattr(Checkpoints, "snapshot", lambda *_: None)
     monkeypatch.setattr("fedgela.saving.HELD", 100)
     store = FolderStore(tmp_path)
-    with Saver(RunFolder(tmp_path), store, None, pytest.fail) as saver:
+    with Saver(RunFolder(tmp_path).checkpoints, store, {}, None, pytest.fail) as saver:
         assert saver.is_due(1)
-        saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+        saver.reached(None, 0.0)  # type: ignore[arg-type]
         saver.save()
         assert begun.wait(SECONDS)
         now = 1002.0
@@ -100,7 +101,7 @@ MOMENTS = {
     "evaluating": (Server, "_evaluate"),
     "writing metrics": (RunFolder, "append"),
     "looking at a checkpoint": (Saver, "is_due"),
-    "making a checkpoint": (RunFolder, "snapshot"),
+    "making a checkpoint": (Checkpoints, "snapshot"),
     "handing it over": (ThreadPoolExecutor, "submit"),
 }
 
@@ -174,10 +175,10 @@ def test_a_round_leaves_what_was_reached_before_as_it_is(npz: Path, tmp_path: Pa
     progress = server.begin()
     folder.append(server.step(progress))
     for _ in range(4):
-        reached = folder.reached(progress, store, 0.0, "", {})
-        before = folder.snapshot(reached, FolderStore(tmp_path))
+        reached = folder.checkpoints.reached(progress, store, 0.0)
+        before = folder.checkpoints.snapshot(reached, FolderStore(tmp_path), {})
         folder.append(server.step(progress))
-        after = folder.snapshot(reached, FolderStore(tmp_path))
+        after = folder.checkpoints.snapshot(reached, FolderStore(tmp_path), {})
         assert after.note == before.note
         assert same(after.tensors, before.tensors)
         assert after.clients.keys() == before.clients.keys()
@@ -193,7 +194,7 @@ def test_a_visit_reads_what_it_needs_of_a_model_on_disk(
     folder = RunFolder(tmp_path)
     store = FolderStore(folder.clients)
     server = Server(*resolve(experiment), store)
-    folder.create(server.experiment)
+    folder.make_folders()
     read: list[set[str]] = []
 
     def entries(path: Path, names: set[str]) -> State:
@@ -205,14 +206,14 @@ def test_a_visit_reads_what_it_needs_of_a_model_on_disk(
         read.append(set(tensors))
         return tensors, note
 
-    monkeypatch.setattr("fedgela.runfolder.read_entries", entries)
-    monkeypatch.setattr("fedgela.runfolder.read_tensors", whole)
+    monkeypatch.setattr("fedgela.checkpoints.read_entries", entries)
+    monkeypatch.setattr("fedgela.checkpoints.read_tensors", whole)
     progress, records = server.begin(), []
     for _ in range(3):
         records.append(server.step(progress))
         folder.append(records[-1])
-        reached = folder.reached(progress, store, 0.0, "", {})
-        folder.save(folder.snapshot(reached, store), store)
+        reached = folder.checkpoints.reached(progress, store, 0.0)
+        folder.checkpoints.save(folder.checkpoints.snapshot(reached, store, {}), store)
     for record in (*records, *expected):
         del record["seconds"], record["training_seconds"]
     assert records == expected
@@ -225,7 +226,7 @@ def test_a_full_disk_ends_the_run(npz: Path, tmp_path: Path, monkeypatch: pytest
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "save", full)
+    monkeypatch.setattr(Checkpoints, "save", full)
     with pytest.raises(OSError, match="No space left"):
         runs.run(tiny(npz), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
@@ -241,12 +242,12 @@ def test_a_full_disk_ends_the_run_before_the_next_checkpoint_is_due(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "save", full)
-    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
-    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
-    saver = Saver(RunFolder(tmp_path), FolderStore(tmp_path), every, pytest.fail)
+    monkeypatch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(Checkpoints, "reached", lambda *_: "something")
+    monkeypatch.setattr(Checkpoints, "snapshot", lambda *_: None)
+    saver = Saver(RunFolder(tmp_path).checkpoints, FolderStore(tmp_path), {}, every, pytest.fail)
     saver._took = 60.0  # of the one before
-    saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+    saver.reached(None, 0.0)  # type: ignore[arg-type]
     saver.save()
     with pytest.raises(OSError, match="No space left"):
         for _ in range(int(SECONDS / 0.01)):
@@ -270,16 +271,16 @@ def test_a_run_that_is_stopped_waits_for_its_checkpoint(
         def round(self, record: Record) -> None:
             raise KeyboardInterrupt
 
-    save = RunFolder.save
+    save = Checkpoints.save
 
-    def slowly(folder: RunFolder, snapshot: Snapshot, store: FolderStore) -> None:
+    def slowly(folder: Checkpoints, snapshot: Snapshot, store: FolderStore) -> None:
         time.sleep(0.2)
         save(folder, snapshot, store)
 
-    monkeypatch.setattr(RunFolder, "save", slowly)
+    monkeypatch.setattr(Checkpoints, "save", slowly)
     with pytest.raises(KeyboardInterrupt):
         runs.run(tiny(npz), tmp_path, Stopping())
-    checkpoint = RunFolder(tmp_path).load(torch.device("cpu"), pytest.fail)
+    checkpoint = RunFolder(tmp_path).checkpoints.load(torch.device("cpu"), pytest.fail)
     assert checkpoint is not None and checkpoint.progress.round == 1
 
 
@@ -287,19 +288,22 @@ def test_a_run_that_is_stopped_waits_for_its_checkpoint(
 def test_a_last_checkpoint_that_takes_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float
 ) -> None:
-    monkeypatch.setattr(RunFolder, "reached", lambda *_: "something")
-    monkeypatch.setattr(RunFolder, "snapshot", lambda *_: None)
+    monkeypatch.setattr(Checkpoints, "reached", lambda *_: "something")
+    monkeypatch.setattr(Checkpoints, "snapshot", lambda *_: None)
     told = threading.Event()
-    monkeypatch.setattr(RunFolder, "save", lambda *_: took < 1 or told.wait(SECONDS))
+    monkeypatch.setattr(Checkpoints, "save", lambda *_: took < 1 or told.wait(SECONDS))
     notes: list[str] = []
 
     def hear(text: str) -> None:
         notes.append(text)
         told.set()
 
-    with pytest.raises(Stopped), Saver(RunFolder(tmp_path), FolderStore(tmp_path), 5, hear) as saver:
+    with (
+        pytest.raises(Stopped),
+        Saver(RunFolder(tmp_path).checkpoints, FolderStore(tmp_path), {}, 5, hear) as saver,
+    ):
         saver._took = took
-        saver.reached(None, 0.0, "", {})  # type: ignore[arg-type]
+        saver.reached(None, 0.0)  # type: ignore[arg-type]
         raise Stopped
     expected = "a last checkpoint is being written; the one before took 60 s"
     assert notes == ([expected] if took == 60.0 else [])
@@ -315,7 +319,7 @@ def test_a_full_disk_does_not_hide_why_a_run_ended(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunFolder, "save", full)
+    monkeypatch.setattr(Checkpoints, "save", full)
     listener = Stopping()
     with pytest.raises(KeyboardInterrupt):
         runs.run(tiny(npz), tmp_path, listener)
@@ -327,13 +331,13 @@ def test_a_full_disk_does_not_hide_why_a_run_ended(
 def test_what_a_checkpoint_is_to_hold_does_not_change_with_the_run(tmp_path: Path, npz: Path) -> None:
     runs.run(tiny(npz), tmp_path)
     folder = RunFolder(tmp_path)
-    checkpoint = folder.load(torch.device("cpu"), pytest.fail)
+    checkpoint = folder.checkpoints.load(torch.device("cpu"), pytest.fail)
     assert checkpoint is not None
     progress, store = checkpoint.progress, FolderStore(folder.clients, checkpoint.clients)
     store.put(0, {"w": torch.zeros(3)})
     model = store.get(0)
     assert model is not None
-    snapshot = folder.snapshot(folder.reached(progress, store, 0.0, "", {}), store)
+    snapshot = folder.checkpoints.snapshot(folder.checkpoints.reached(progress, store, 0.0), store, {})
     for tensor in (progress.visited, *progress.server.model.values(), model["w"]):
         tensor.fill_(-1)
     assert torch.equal(snapshot.clients[0]["w"], torch.zeros(3))

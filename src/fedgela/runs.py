@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedgela.checkpoints import Checkpoint, FolderStore
 from fedgela.config import Experiment, parse_experiment, plain_table
 from fedgela.data import Federation
 from fedgela.errors import UserError
@@ -21,7 +22,7 @@ from fedgela.own_code import changed_modules, check_own_code
 from fedgela.resolve import resolve, worth_knowing
 from fedgela.result import summarise
 from fedgela.rounds import ClientStore, Progress
-from fedgela.runfolder import CONFIG, RESULT, Checkpoint, FolderStore, RunFolder, refuse_other_kinds
+from fedgela.runfolder import CONFIG, RESULT, RunFolder, refuse_other_kinds
 from fedgela.saving import Saver
 from fedgela.server import Server
 from fedgela.tensorboard import Events
@@ -125,7 +126,7 @@ def _go_on_from_checkpoint(folder: RunFolder, held: Experiment, listener: Listen
     experiment, federation = resolve(held)
     store = FolderStore(folder.clients)
     with contextlib.closing(make_server(experiment, federation, store, listener.note)) as server:
-        checkpoint = folder.load(torch.device(experiment.device), listener.note)
+        checkpoint = folder.checkpoints.load(torch.device(experiment.device), listener.note)
         if checkpoint:
             config, done, data = folder.path / CONFIG, checkpoint.progress.round, experiment.dataset
             if checkpoint.data != federation.data.fingerprint:
@@ -216,29 +217,22 @@ def go_on(
 ) -> Record:
     """Run all rounds, from a checkpoint or from the beginning, and write the result."""
     forget_failure(folder.path)  # of an earlier try: what comes of this one is not known yet
+    folder.make_folders()
     if checkpoint:
         store.saved = checkpoint.clients
-    hearing = Events(folder, listener) if server.experiment.tensorboard else listener
-    with Saver(folder, store, server.experiment.checkpoint_every, listener.note) as saver:
-        return _rounds_and_result(folder, server, saver, checkpoint, hearing)
-
-
-def _rounds_and_result(
-    folder: RunFolder,
-    server: Server,
-    saver: Saver,
-    checkpoint: Checkpoint | None,
-    listener: Listener,
-) -> Record:
-    progress, seconds = _rounds(folder, server, saver, checkpoint, listener)
-    listener.finishing()
-    began = time.perf_counter()
-    finetuned = server.finish(progress)
-    saver.wait()
+    experiment = server.experiment
+    if experiment.tensorboard:
+        listener = Events(folder, listener)
+    origin = {"data": server.federation.data.fingerprint, "settings": _settings(experiment)}
+    with Saver(folder.checkpoints, store, origin, experiment.checkpoint_every, listener.note) as saver:
+        progress, seconds = _rounds(folder, server, saver, checkpoint, listener)
+        listener.finishing()
+        began = time.perf_counter()
+        finetuned = server.finish(progress)
+        saver.wait()
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
     server.close()  # the memory that worker processes used is known once they have ended
-    experiment = server.experiment
     workers = experiment.engine == "lanes" and (experiment.lanes or 1) > 1
     result["peak_memory_bytes"] = peak_memory(experiment.device, workers)
     for old in folder.models.glob("global-*.safetensors"):  # left by a process that was killed right here
@@ -274,12 +268,11 @@ def _rounds(
     shared = experiment.algorithm.shares()
     if shared is not None:
         listener.note(f"{experiment.algorithm.title} shares more than weights: {shared}")
-    data, settings = server.federation.data.fingerprint, _settings(experiment)
     while progress.round < experiment.rounds:
         began = time.perf_counter()
         record = server.step(progress)
         folder.append(record)
-        saver.reached(progress, seconds + time.perf_counter() - began, data, settings)
+        saver.reached(progress, seconds + time.perf_counter() - began)
         listener.round(record)
         if diverged(record):
             listener.note(f"round {progress.round}: the training loss is no finite number any more")

@@ -1,12 +1,12 @@
 """Writes checkpoints in a thread, so that a run does not wait for the disk."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from fedgela.checkpoints import Checkpoints, FolderStore, Reached, Snapshot
 from fedgela.rounds import Progress
-from fedgela.runfolder import FolderStore, Reached, RunFolder, Snapshot
 
 SPARING = 10  # a checkpoint is due once so many times the seconds have passed that the last one took to write
 NOTICED = 2.0  # seconds of waiting from which somebody would wonder why nothing happens
@@ -18,10 +18,17 @@ class Saver:
     reached is written and waited for; a run that is killed is resumed from the last complete checkpoint."""
 
     def __init__(
-        self, folder: RunFolder, store: FolderStore, every: int | None, note: Callable[[str], None]
+        self,
+        checkpoints: Checkpoints,
+        store: FolderStore,
+        origin: Mapping[str, Any],
+        every: int | None,
+        note: Callable[[str], None],
     ) -> None:
-        """A checkpoint is written `every` so many rounds, or, if None, so often that it takes little time."""
-        self.folder, self.store, self.every, self.note = folder, store, every, note
+        """A checkpoint is written `every` so many rounds, or, if None, so often that it takes little time;
+        for `origin` see Checkpoints.snapshot."""
+        self.checkpoints, self.store, self.origin = checkpoints, store, origin
+        self.every, self.note = every, note
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._writing: Future[None] | None = None
         self._reached: Reached | None = None  # what no checkpoint has yet
@@ -41,21 +48,21 @@ class Saver:
             return False
         return time.monotonic() - self._began >= SPARING * self._took
 
-    def reached(self, progress: Progress, seconds: float, data: str, settings: dict[str, Any]) -> None:
+    def reached(self, progress: Progress, seconds: float) -> None:
         """A round is over, with its metrics: a run that ends from here on goes on with the next one."""
-        self._reached = self.folder.reached(progress, self.store, seconds, data, settings)
+        self._reached = self.checkpoints.reached(progress, self.store, seconds)
 
     def save(self) -> None:
         """The last round that was reached, where no checkpoint has it yet."""
         self.wait()
         if self._reached is not None:
             self._began = time.monotonic()
-            snapshot = self.folder.snapshot(self._reached, self.store)
+            snapshot = self.checkpoints.snapshot(self._reached, self.store, self.origin)
             self._writing = self._thread.submit(self._write, snapshot)
             self._reached = None
 
     def _write(self, snapshot: Snapshot) -> None:
-        self.folder.save(snapshot, self.store)
+        self.checkpoints.save(snapshot, self.store)
         self._took = time.monotonic() - self._began
 
     def wait(self) -> None:

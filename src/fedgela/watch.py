@@ -141,7 +141,7 @@ class Watcher:
             stage = "failed" if (folder.path / ERROR).exists() else "stopped"
         inside = folder.path.relative_to(self.path)
         name = str(inside) if inside.parts else folder.path.resolve().name
-        return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoint_times())
+        return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoints.times())
 
     def _records(self, path: Path, alive: bool) -> tuple[list[Record], list[str]]:
         """The rounds in a metrics file, and notes of damage; read again only if the file has changed."""

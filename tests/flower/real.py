@@ -226,7 +226,7 @@ class RealRun:
             if local.algorithm.GA_of == "global":
                 assert theirs["GA"] == pytest.approx(mine["GA"])
         folder = RunFolder(self.path)
-        last = folder.load(local.device, pytest.fail)
+        last = folder.checkpoints.load(local.device, pytest.fail)
         assert last is not None and folder.result() is not None
         assert_close(last.progress.server.model, progress.server.model)
         return store

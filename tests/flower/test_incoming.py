@@ -14,6 +14,7 @@ from rich.console import Console
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
+from fedgela.checkpoints import FolderStore
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
@@ -21,7 +22,7 @@ from fedgela.evaluation import Record
 from fedgela.flower import sharing
 from fedgela.flower.wire import decode, encode
 from fedgela.progress import PlainView
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import RunFolder
 from fedgela.runs import go_on
 from fedgela.watch import Watcher
 from flower.sites import CLASSES, Played, write_data

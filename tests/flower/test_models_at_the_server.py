@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
+from fedgela.checkpoints import FolderStore
 from fedgela.deploy import load_model
 from fedgela.deploy.samples import read_samples
 from fedgela.errors import UserError
@@ -17,7 +18,7 @@ from fedgela.files import write_json
 from fedgela.flower.server_app import conduct
 from fedgela.flower.terms import AGREED, TERMS
 from fedgela.listener import Listener
-from fedgela.runfolder import CONFIG, METRICS, RESULT, FolderStore, RunFolder
+from fedgela.runfolder import CONFIG, METRICS, RESULT, RunFolder
 from fedgela.runs import go_on
 from flower.sites import Played, small, write_data
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from fedgela import models
 from fedgela.algorithms import ALGORITHMS
+from fedgela.checkpoints import FolderStore
 from fedgela.errors import UserError
 from fedgela.inputs import InputSpec
 from fedgela.models import Backbone, State, batchnorm_entries, build_net
 from fedgela.models.norm import with_groupnorm
-from fedgela.runfolder import FolderStore, RunFolder
+from fedgela.runfolder import RunFolder
 from fedgela.runs import resume, run
 from fedgela.training import Job, Plan
 from helpers import outcome_of, play, run_cut, same, serve, tiny, watch_updates
@@ -173,7 +174,7 @@ def test_centralised_has_one_batchnorm_whatever_the_policy(npz: Path) -> None:
 def test_the_best_model_is_fine_tuned_with_the_batchnorm_of_its_round(npz: Path, tmp_path: Path) -> None:
     experiment = tiny(npz, model="norm", algorithm="fedavg", batchnorm="local", sample=2, rounds=4)
     folder, server = RunFolder(tmp_path), serve(experiment)
-    folder.create(server.experiment)
+    folder.make_folders()
     store = FolderStore(folder.clients)
     server.store = store
     progress = server.begin()
@@ -185,10 +186,11 @@ def test_the_best_model_is_fine_tuned_with_the_batchnorm_of_its_round(npz: Path,
         if round == 2:
             progress.keep_best(102.0)
         in_round[round] = {k: norm_of(server.store.get(k) or server.own_norm) for k in range(4)}
-        reached = folder.reached(progress, store, 1.0, "data", {})
-        folder.save(folder.snapshot(reached, store), store)
+        reached = folder.checkpoints.reached(progress, store, 1.0)
+        snapshot = folder.checkpoints.snapshot(reached, store, {"data": "", "settings": {}})
+        folder.checkpoints.save(snapshot, store)
     assert any(not same(in_round[2][k], in_round[4][k]) for k in range(4))
-    checkpoint = folder.newest()
+    checkpoint = folder.checkpoints.newest()
     assert checkpoint is not None
     for held in (progress, checkpoint.progress):
         started: dict[int, dict[int, State]] = {}

@@ -251,8 +251,9 @@ def test_damaged_terms_are_said(run_on_sites: Make) -> None:
 def test_the_global_model_is_shown_on_the_servers_own_test_samples(tmp_path: Path) -> None:
     """From a run that was trained: the folder, the model and the server's data fit together."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
+    from fedgela.checkpoints import FolderStore
     from fedgela.listener import Listener
-    from fedgela.runfolder import FolderStore, RunFolder
+    from fedgela.runfolder import RunFolder
     from fedgela.runs import go_on
     from flower.sites import Played, write_data
     from helpers import tiny

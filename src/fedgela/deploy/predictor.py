@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedgela.algorithms import FedAvg
+from fedgela.checkpoints import Checkpoint, FolderStore
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
 from fedgela.data.dataset import Dataset
@@ -18,7 +19,7 @@ from fedgela.flower.server_data import server_data
 from fedgela.models import Net, State
 from fedgela.models.norm import batchnorm_entries
 from fedgela.nets import empty_net
-from fedgela.runfolder import Checkpoint, FolderStore, RunFolder
+from fedgela.runfolder import RunFolder
 from fedgela.saved.federation import federation_of
 from fedgela.saved.runs import Run
 from fedgela.saved.sites import federation_at_the_server
@@ -67,9 +68,9 @@ def predictor_of(run: Run, federation: Federation, client: int | None, which: Wh
     """The global model, or a client's personal one as PA counts it (but for FedProto by prototypes, whose
     last ones came after its clients were scored); and its round."""
     folder = RunFolder(run.path)
-    checkpoint = folder.newest()
+    checkpoint = folder.checkpoints.newest()
     if checkpoint is None:
-        if damaged := len(folder.checkpoint_times()):
+        if damaged := len(folder.checkpoints.times()):
             raise UserError(f"{run.path}: of {damaged} checkpoint{'s' * (damaged > 1)} none is sound")
         raise UserError(f"{run.path}: there is no checkpoint; nothing was trained yet, or it is gone")
     if run.sites is None and checkpoint.data != federation.data.fingerprint:

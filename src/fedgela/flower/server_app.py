@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgela.aggregation import check_rule, parse_aggregation
 from fedgela.algorithms import mean_by_samples
+from fedgela.checkpoints import FolderStore
 from fedgela.config import Experiment, parse_experiment, read_toml
 from fedgela.data.dataset import mean_and_deviation
 from fedgela.errors import UserError, first_line
@@ -50,7 +51,7 @@ from fedgela.listener import Listener
 from fedgela.models import State, default_model, default_projection
 from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
-from fedgela.runfolder import METRICS, FolderStore, RunFolder
+from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import go_on
 from fedgela.saved.runs import read_records
 from fedgela.saved.sites import joined as joined_by
@@ -140,7 +141,7 @@ def conduct(folder: RunFolder, grid: Grid) -> Record:
     store = FolderStore(folder.clients)
     checkpoint = None
     if began:
-        checkpoint = folder.load(torch.device(server.experiment.device), listener.note)
+        checkpoint = folder.checkpoints.load(torch.device(server.experiment.device), listener.note)
     else:
         server.agreed.write(folder.path / AGREED)
         folder.create(server.experiment)

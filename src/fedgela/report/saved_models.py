@@ -127,7 +127,7 @@ def ask_client(run: Run, federation: Federation, client: int) -> Answers:
 
 def _server_extra(run: Run, federation: Federation) -> State:
     """What the server had beside the model: prototypes, means of what clients share."""
-    checkpoint = RunFolder(run.path).newest()
+    checkpoint = RunFolder(run.path).checkpoints.newest()
     if checkpoint is None:
         return mean_statistics(run.experiment.algorithm, federation.train_counts)
     return checkpoint.progress.server.extra

@@ -44,7 +44,7 @@ class Run:
     def data_fingerprint(self) -> str | None:
         """Of the data that it was trained on; None where neither the result nor a checkpoint has it."""
         told = (self.result or {}).get("data_fingerprint")
-        return told or RunFolder(self.path).data_fingerprint()
+        return told or RunFolder(self.path).checkpoints.data_fingerprint()
 
     @property
     def files(self) -> list[Path]:
