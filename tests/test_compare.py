@@ -16,11 +16,12 @@ from rich.console import Console
 from fedgela import resolve, runs
 from fedgela.algorithms import ALGORITHMS
 from fedgela.algorithms.fedgela import FedGE, FedGELA
-from fedgela.compare import compare, experiments_of
+from fedgela.compare import compare
 from fedgela.data import load_dataset
 from fedgela.errors import UserError
+from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
-from fedgela.runfolder import SEVERAL
+from fedgela.runfolder import SEEDS, TABLE, TRIALS
 from fedgela.runs import RunFolder
 from fedgela.seeds import run_seeds
 from fedgela.tables import Comparison
@@ -166,15 +167,15 @@ def test_settings_of_an_algorithm_table_reach_their_method(npz: Path) -> None:
         experiments_of(unnamed, ["fedavg", "fedge"], "config")
 
 
-@pytest.mark.parametrize("name", ["seeds.toml", "table.json", "trials.json"])
+@pytest.mark.parametrize("name", [SEEDS, TABLE, TRIALS])
 def test_a_folder_of_several_runs_takes_no_single_run(npz: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match="this folder holds a"):
+    with pytest.raises(UserError, match=r"this folder (already )?holds a"):
         runs.run(tiny(npz), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize(("kind", "name"), list(itertools.permutations(SEVERAL, 2)))
+@pytest.mark.parametrize(("kind", "name"), list(itertools.permutations((SEEDS, TABLE, TRIALS), 2)))
 def test_runs_of_two_kinds_do_not_share_a_folder(
     npz: Path, tmp_path: Path, view: PlainView, kind: str, name: str
 ) -> None:

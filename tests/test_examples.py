@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedgela.compare import experiments_of
 from fedgela.config import plain_table
 from fedgela.errors import UserError
+from fedgela.methods import experiments_of
 from helpers import start_command
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fedgela.algorithms import ALGORITHMS, FedAvg
 from fedgela.evaluation import Record
 from fedgela.models import State
-from fedgela.resolve import resolve, worth_knowing
+from fedgela.notes import worth_knowing
+from fedgela.resolve import resolve
 from fedgela.server import Server
 from fedgela.training import Plan, Question
 from fedgela.training.interface import batches

@@ -10,10 +10,11 @@ import pytest
 import tomli_w
 
 from fedgela import runs
-from fedgela.compare import compare, experiments_of
+from fedgela.compare import compare
 from fedgela.config import parse_experiment
 from fedgela.errors import UserError
 from fedgela.listener import Listener
+from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
 from fedgela.resolve import resolve
 from fedgela.runfolder import RunFolder

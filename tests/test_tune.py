@@ -14,10 +14,10 @@ import tomli_w
 from rich.console import Console
 
 from fedgela.algorithms import ALGORITHMS, FedAvg
-from fedgela.compare import experiments_of
 from fedgela.config import Experiment, read_toml
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
+from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import run_or_resume

@@ -22,9 +22,10 @@ import tomli_w
 from rich.console import Console
 
 from fedgela import runs, watch, watch_view
-from fedgela.compare import compare, experiments_of
+from fedgela.compare import compare
 from fedgela.errors import UserError
 from fedgela.flower.terms import TERMS
+from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds

@@ -16,7 +16,8 @@ from fedgela.data import Dataset, Federation
 from fedgela.data.dataset import printable
 from fedgela.data.duplicates import Duplicates, find_duplicates
 from fedgela.measures import adaptation_cost
-from fedgela.resolve import classes_worth_knowing, noted, resolve
+from fedgela.notes import classes_worth_knowing, noted
+from fedgela.resolve import resolve
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

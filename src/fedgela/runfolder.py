@@ -27,18 +27,10 @@ from fedgela.files import TEMPORARY, named, write_atomically, write_json
 from fedgela.own_code import OWN_CODE, own_code
 
 CONFIG, METRICS, RESULT, LOCK = "config.toml", "metrics.jsonl", "result.json", ".lock"
-# a folder of several runs has one of these
+# a folder of several runs, on several seeds, of a comparison or of a search, has one of these
 SEEDS, TABLE, TRIALS = "seeds.toml", "table.json", "trials.json"
 ASKED = "asked.json"  # beside a comparison's table: its runs' folders, in the order of the runs
-SEVERAL = {SEEDS: "a run on several seeds", TABLE: "a comparison", TRIALS: "a search"}
 LOCK_WAITS = (0.0, 0.05, 0.1)  # seconds before each try: is_locked elsewhere holds it for an instant
-
-
-def refuse_other_kinds(path: Path, own: str | None = None) -> None:
-    """A UserError where a folder holds several runs of another kind than `own`, which would be mixed up."""
-    for name, what in SEVERAL.items():
-        if name != own and (path / name).exists():
-            raise UserError(f"{path}: this folder holds {what} ({name}); choose another --out")
 
 
 class RunFolder:

@@ -18,11 +18,12 @@ from fedgela.failures import forget_failure
 from fedgela.files import write_json, write_tensors
 from fedgela.listener import Listener
 from fedgela.memory import forget_peak, peak_memory
+from fedgela.notes import worth_knowing
 from fedgela.own_code import changed_modules, check_own_code
-from fedgela.resolve import resolve, worth_knowing
+from fedgela.resolve import resolve
 from fedgela.result import summarise
 from fedgela.rounds import ClientStore, Progress
-from fedgela.runfolder import CONFIG, RESULT, RunFolder, refuse_other_kinds
+from fedgela.runfolder import CONFIG, RESULT, SEEDS, TABLE, TRIALS, RunFolder
 from fedgela.saving import Saver
 from fedgela.server import Server
 from fedgela.tensorboard import Events
@@ -39,6 +40,16 @@ HARDWARE = (
     "checkpoint_every",
     "tensorboard",
 )
+
+
+def check_vacant(path: Path, kind: str | None = None) -> None:
+    """A UserError where a folder holds a run, on one seed or several, or several runs of another kind than
+    `kind` (TABLE, TRIALS), which would be mixed up."""
+    if RunFolder(path).exists() or (path / SEEDS).exists():
+        raise already_holds_a_run(path)
+    for name, what in ((TABLE, "a comparison"), (TRIALS, "a search")):
+        if name != kind and (path / name).exists():
+            raise UserError(f"{path}: this folder holds {what} ({name}); choose another --out")
 
 
 def already_holds_a_run(path: Path) -> UserError:
@@ -64,9 +75,7 @@ def run(experiment: Experiment, path: str | Path, listener: Listener | None = No
     """Run an experiment in a new folder, and return its result."""
     path = Path(path)
     folder = RunFolder(path)
-    if folder.exists():
-        raise already_holds_a_run(path)
-    refuse_other_kinds(path)
+    check_vacant(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path}: is a file, not a folder")
     listener = listener or Listener()

@@ -12,8 +12,8 @@ from fedgela.evaluation import Record
 from fedgela.files import write_atomically, write_json
 from fedgela.listener import Listener
 from fedgela.resolve import data_read_once, located, resolve
-from fedgela.runfolder import RESULT, SEEDS, RunFolder, refuse_other_kinds
-from fedgela.runs import already_holds_a_run, resume, run_or_resume
+from fedgela.runfolder import RESULT, SEEDS, RunFolder
+from fedgela.runs import check_vacant, resume, run_or_resume
 from fedgela.server import Server
 from fedgela.tables import summary_of_seeds
 
@@ -24,9 +24,7 @@ def run_seeds(
 ) -> Record:
     """Run an experiment on every seed, in a new folder, and return their summary."""
     path = Path(path)
-    if holds_seeds(path) or RunFolder(path).exists():
-        raise already_holds_a_run(path)
-    refuse_other_kinds(path, SEEDS)
+    check_vacant(path)
     for seed in seeds:  # before anything is written: one of them may be impossible
         Server(*resolve(experiment.with_(seed=seed)))
     path.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fedgela.algorithms import FedAvg, find_algorithm, mean_statistics, name_of
-from fedgela.compare import experiments_of
 from fedgela.config import Experiment, parse_experiment
 from fedgela.errors import UserError
+from fedgela.methods import experiments_of
 from fedgela.runs import RunFolder, run
 from helpers import play, same, serve, tiny, tiny_table
 

@@ -15,7 +15,8 @@ from fedgela.data.npz import keep_npz
 from fedgela.data.split import every_fifth, own_tests
 from fedgela.errors import UserError
 from fedgela.inspection import inspect
-from fedgela.resolve import resolve, worth_knowing
+from fedgela.notes import worth_knowing
+from fedgela.resolve import resolve
 from helpers import tiny_dataset
 
 # -- the split of data that comes without --------------------------------------------------------------

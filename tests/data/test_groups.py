@@ -13,7 +13,8 @@ from fedgela.data.split import own_tests
 from fedgela.errors import UserError
 from fedgela.inspection import inspect
 from fedgela.inspection_report.text import to_text
-from fedgela.resolve import resolve, worth_knowing
+from fedgela.notes import worth_knowing
+from fedgela.resolve import resolve
 
 
 def patients(n: int = 600, clients: int = 3, seed: int = 0) -> dict[str, np.ndarray]:

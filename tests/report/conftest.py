@@ -10,7 +10,8 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedgela.compare import compare, experiments_of
+from fedgela.compare import compare
+from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
 from fedgela.report import Report, make_report
 from helpers import tiny_table

@@ -136,7 +136,7 @@ def data_of(*experiments: "Experiment") -> list[Path]:
 
 def methods_of(context: typer.Context) -> tuple[dict[str, "Experiment"], list[int]]:
     """The experiments that a command on several methods asks for, and its seeds."""
-    from fedgela.compare import experiments_of
+    from fedgela.methods import experiments_of
 
     listed = context.params["algorithms"]
     if listed is not None and not listed.strip():

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedgela.data import Federation
 from fedgela.files import write_atomically
 from fedgela.imports import require_matplotlib
+from fedgela.notes import classes_worth_knowing
 from fedgela.report.arranging import arrange
 from fedgela.report.colours import Style, styles
 from fedgela.report.context import Context, Section
@@ -17,7 +18,6 @@ from fedgela.report.entries import Entry, Setting
 from fedgela.report.page import page
 from fedgela.report.saved_models import Federations
 from fedgela.report.sections import sections
-from fedgela.resolve import classes_worth_knowing
 from fedgela.saved.runs import Run, find_runs
 
 __all__ = ["Report", "make_report"]
