@@ -1,11 +1,22 @@
 """Errors for users, and words that messages are made of."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 
 class UserError(Exception):
     """A user's mistake: the command line prints its lines, without a traceback, and exits with 2."""
+
+
+@contextlib.contextmanager
+def prefixed(path: Path) -> Iterator[None]:
+    """Puts a file's name in front of a UserError from within."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedgela.data.dataset import Dataset, printable, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
-from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError
+from fedgela.errors import UserError, prefixed
 
 LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"}  # as folders are called
@@ -34,7 +33,7 @@ class Image:
 
 def load_folder(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     root = root_of(path)
-    with naming(path):
+    with prefixed(path):
         images, passed_over = _images(root)
         decoded = decode([image.path for image in images], image_size or DEFAULT_SIZE)
         decoded.check_depth()

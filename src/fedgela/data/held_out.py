@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from fedgela.data.dataset import Dataset
 from fedgela.data.partition import Owners
+from fedgela.data.split import places
 from fedgela.errors import UserError
 
 Mask = npt.NDArray[np.bool_]
@@ -37,11 +38,9 @@ def _first_share(owner: Owners, rank: npt.NDArray[np.generic], clients: int, sha
     """The first `share` of every client's samples by their rank."""
     sizes = np.bincount(owner, minlength=clients)
     order = np.lexsort((rank, owner))
-    first = np.cumsum(sizes) - sizes
-    place = np.arange(len(owner)) - np.repeat(first, sizes)
     wanted = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 * 100 is just below 29 in floats
     mask = np.zeros(len(owner), dtype=bool)
-    mask[order] = place < np.repeat(wanted, sizes)
+    mask[order] = places(sizes) < np.repeat(wanted, sizes)
     return mask
 
 

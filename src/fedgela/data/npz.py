@@ -1,13 +1,12 @@
 """Reading .npz files, fetched ones or the user's own, and writing one with its checksum."""
 
-import contextlib
 import difflib
 import hashlib
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset, printa
 from fedgela.data.groups import check_group
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
-from fedgela.errors import UserError, did_you_mean, some_of
+from fedgela.errors import UserError, did_you_mean, prefixed, some_of
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
 # what np.load may raise for a damaged file, or one of another kind
@@ -42,7 +41,7 @@ Arrays = dict[str, np.ndarray]
 
 def load_npz(name: str, path: Path) -> Dataset:
     arrays = read_arrays(path)
-    with naming(path):
+    with prefixed(path):
         if arrays.keys() >= TEXT:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
         unused = _unused(arrays)
@@ -92,15 +91,6 @@ def _unused(arrays: Arrays) -> tuple[str, ...]:
         return ()
     names = [printable(key) for key in unused]
     return (f"arrays of the file that nothing reads: {some_of(names, SHOWN)}",)
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Puts the file's name in front of a UserError from within."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 def _split(arrays: Arrays) -> Arrays:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedgela.data.split import places
 from fedgela.errors import UserError, did_you_mean
 
 Ints = npt.NDArray[np.int64]
@@ -231,7 +232,6 @@ def _deal_parts(natural_owner: Owners, first: Ints, parts: Ints, rng: np.random.
     first[k], first[k] + 1, ..., parts[k] of them."""
     order = np.lexsort((rng.random(len(natural_owner)), natural_owner))
     sizes = np.bincount(natural_owner, minlength=len(parts))
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     owner = np.empty(len(order), dtype=np.int64)
-    owner[order] = np.repeat(first, sizes) + place % np.repeat(parts, sizes)
+    owner[order] = np.repeat(first, sizes) + places(sizes) % np.repeat(parts, sizes)
     return owner

@@ -8,6 +8,13 @@ import numpy.typing as npt
 from fedgela.errors import UserError
 
 
+def places(sizes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """0, 1, 2, ... anew in each of consecutive groups of these sizes, [sum of sizes]."""
+    first = np.cumsum(sizes) - sizes
+    place: npt.NDArray[np.int64] = np.arange(sizes.sum()) - np.repeat(first, sizes)
+    return place
+
+
 def every_fifth(
     key: npt.NDArray[np.integer], then: npt.NDArray[np.generic] | None = None
 ) -> npt.NDArray[np.bool_]:
@@ -19,7 +26,7 @@ def every_fifth(
     """
     order = np.argsort(key, kind="stable") if then is None else np.lexsort((then, key))
     _, sizes = np.unique(key, return_counts=True)
-    place = np.arange(len(key)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = places(sizes)
     size = np.repeat(sizes, sizes)
     test = np.zeros(len(key), dtype=bool)
     test[order] = (place % 5 == 4) | ((size > 1) & (size < 5) & (place == size - 1))

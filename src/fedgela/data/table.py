@@ -14,10 +14,9 @@ from fedgela.data.columns import ID, NAMED, PANDAS_INDEX, ROLES, doubtful, nearl
 from fedgela.data.csv_form import check_form
 from fedgela.data.dataset import Dataset, as_float32, split_dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
-from fedgela.data.npz import naming
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError, first_line, some_of
+from fedgela.errors import UserError, first_line, prefixed, some_of
 
 NUMBERS = {"int64": re.compile(r"-?(0|[1-9]\d*)"), "float64": re.compile(r"[+-]?\d*\.\d*(e[+-]?\d+)?", re.I)}
 
@@ -31,7 +30,7 @@ SHOWN = 10  # columns in a message
 
 def load_table(path: Path, image_size: int | None, unreadable: Unreadable) -> Dataset:
     table = read_table(path)
-    with naming(path):
+    with prefixed(path):
         names = table.column_names
         if "label" not in names:
             near = nearly("label", names)
@@ -59,7 +58,7 @@ def read_table(path: Path) -> Any:
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((*NAMED, ID), pyarrow.string()))
     try:
         if path.suffix.lower() == ".csv":
-            with naming(path):
+            with prefixed(path):
                 check_form(path)
             table = pyarrow.csv.read_csv(path, convert_options=as_text)
         else:
@@ -69,7 +68,7 @@ def read_table(path: Path) -> Any:
     # in a .csv pandas' index is a column with an empty name
     index = [*(table.schema.pandas_metadata or {}).get("index_columns", []), ""]
     table = table.drop_columns([name for name in table.column_names if name in index and name not in ROLES])
-    with naming(path):
+    with prefixed(path):
         if table.num_rows == 0:
             raise UserError("holds no rows")
         for column, count in Counter(table.column_names).items():

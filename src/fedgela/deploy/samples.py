@@ -15,7 +15,7 @@ from fedgela.data.columns import ID
 from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
-from fedgela.data.npz import names_of, naming, read_arrays
+from fedgela.data.npz import names_of, read_arrays
 from fedgela.data.numbers import are_names, places_of
 from fedgela.data.table import (
     encoded_images,
@@ -27,7 +27,7 @@ from fedgela.data.table import (
 )
 from fedgela.data.text import TEXT, next_characters
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError
+from fedgela.errors import UserError, prefixed
 from fedgela.inputs import InputSpec, columns_of
 
 SHOWN = 5  # classes in a note
@@ -52,13 +52,13 @@ def read_samples(
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder")
     if path.suffix.lower() == ".npz":
-        with naming(path):
+        with prefixed(path):
             return _of_arrays(read_arrays(path), spec, classes)
     if path.suffix.lower() in (".parquet", ".csv"):
         table = read_table(path)
-        with naming(path):
+        with prefixed(path):
             return _of_table(table, spec, classes, columns, unreadable)
-    with naming(path):
+    with prefixed(path):
         if path.is_file() and path.suffix.lower() not in SUFFIXES:
             raise UserError(f"is no image ({', '.join(SUFFIXES)}), no .npz, .parquet or .csv file")
         return _of_images(path, spec, classes, unreadable)
