@@ -113,11 +113,11 @@ def test_figures_by_client() -> None:
 
 def test_classes_that_only_a_test_set_has_and_that_nobody_has() -> None:
     found = looked_at([[3, 3, 0, 0], [3, 3, 0, 0]], test=[[1, 0, 0, 0], [0, 0, 2, 0]])
-    assert found.only_in_test == [2]
-    assert found.never_tested == [1]
+    assert found.federation.only_in_test == [2]
+    assert found.federation.never_tested == [1]
     assert any("never measured" in line for line in found.advice.warnings)
     assert json.loads(report.to_json(found))["classes_never_tested"] == [1]
-    assert found.nowhere == [3]
+    assert found.federation.nowhere == [3]
     assert found.tested_unseen == 1
     # half of the cells are empty, but nobody lacks a class that another has: no PCDD
     assert found.missing_cells == 0.5

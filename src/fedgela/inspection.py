@@ -45,14 +45,9 @@ class Advice:
 class Inspection:
     """A federation's figures; arrays are by client, [N], or by client and class, [N, C]."""
 
-    data: Dataset
+    federation: Federation
     experiment: Experiment  # resolved
     client_names: list[str]  # natural clients' names or ids; empty where clients only have numbers
-    train_counts: Ints
-    test_counts: Ints
-    only_in_test: list[int]  # classes that nobody has a training sample of
-    never_tested: list[int]  # classes that somebody trains on, and no test set has
-    nowhere: list[int]  # classes without any sample
     method: FedGELA  # whose Phi and E_W the cost is computed with
     own_method: bool  # whether that is the experiment's own method, or else FedGELA with its defaults
     cost: Floats  # ||Phi_k W - W||
@@ -60,16 +55,28 @@ class Inspection:
     notes: tuple[str, ...] = ()  # those that a run begins with, too
 
     @property
+    def data(self) -> Dataset:
+        return self.federation.data
+
+    @property
     def name(self) -> str:
         return printable(self.data.name)
 
     @property
     def clients(self) -> int:
-        return len(self.train_counts)
+        return self.federation.clients
 
     @property
     def classes(self) -> int:
-        return int(self.train_counts.shape[1])
+        return self.data.classes
+
+    @cached_property
+    def train_counts(self) -> Ints:
+        return self.federation.train_counts.numpy()
+
+    @cached_property
+    def test_counts(self) -> Ints:
+        return self.federation.test_counts.numpy()
 
     @property
     def class_names(self) -> list[str]:
@@ -177,14 +184,9 @@ def inspect_federation(
     counts = federation.train_counts
     phi = method.client_vectors(counts, mean_statistics(method, counts))["phi"]
     return Inspection(
-        data=federation.data,
+        federation=federation,
         experiment=experiment,
         client_names=client_names(experiment, federation),
-        train_counts=counts.numpy(),
-        test_counts=federation.test_counts.numpy(),
-        only_in_test=federation.only_in_test,
-        never_tested=federation.never_tested,
-        nowhere=federation.nowhere,
         method=method,
         own_method=own,
         # every classifier vector of the ETF has length sqrt(E_W)

@@ -42,9 +42,9 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
             "too small for a batch",
             f"{small:,} of {found.clients:,} clients (batch_size {found.experiment.batch_size})",
         ),
-        ("only in a test set", _classes(found, found.only_in_test)),
-        ("never tested", _classes(found, found.never_tested)),
-        ("nowhere", _classes(found, found.nowhere)),
+        ("only in a test set", _classes(found, found.federation.only_in_test)),
+        ("never tested", _classes(found, found.federation.never_tested)),
+        ("nowhere", _classes(found, found.federation.nowhere)),
         (
             "test samples also trained on",
             f"{d.test_in_train:,}{same}{_examples('test', d.examples_test_in_train)}",
