@@ -99,7 +99,7 @@ def test_a_running_one_has_time_left_and_a_stopped_one_says_what_to_do(
     run = unfinished(finished, tmp_path / "run", 2)
     with Worker(run):
         (seen,) = Watcher(run).look().runs
-        assert (seen.stage, seen.done) == ("running", 2)
+        assert (seen.stage, seen.rounds_done) == ("running", 2)
         each = [r["seconds"] for r in seen.records]
         assert seen.seconds_left == pytest.approx(3 * sum(each) / 2)
         assert "left" in to_text(Watcher(run).look())
@@ -250,9 +250,9 @@ def test_a_line_that_is_being_written_is_no_damage(finished: Path, tmp_path: Pat
         file.write('{"round": 3, "lr":')
     with Worker(run):
         look = Watcher(run).look()
-        assert look.notes == [] and look.runs[0].done == 2
+        assert look.notes == [] and look.runs[0].rounds_done == 2
     look = Watcher(run).look()  # nobody writes any more
-    assert "line 3" in look.notes[0] and look.runs[0].done == 2
+    assert "line 3" in look.notes[0] and look.runs[0].rounds_done == 2
 
 
 def test_no_run_and_runs_that_cannot_be_read(finished: Path, tmp_path: Path, command: Cli) -> None:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedgela.config import Experiment
 from fedgela.errors import UserError, first_line
 from fedgela.evaluation import Record, best_and_last
 from fedgela.failures import ERROR
 from fedgela.runfolder import ASKED, METRICS, SEEDS, TABLE, RunFolder
-from fedgela.saved.runs import diverged_round, failed_runs, read_records, read_result, run_folders
+from fedgela.saved.runs import Run, failed_runs, read_records, read_result, run_folders
 
 RECENT = 10  # the last rounds, from which the time of a round is estimated
 QUIET = 15.0  # seconds without any process after which the command on several runs is taken to have ended
@@ -23,29 +22,16 @@ QUIET = 15.0  # seconds without any process after which the command on several r
 Stage = Literal["running", "finishing", "finished", "damaged", "stopped", "failed"]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One run, as its files show it."""
+@dataclass(frozen=True, kw_only=True)
+class Seen(Run):
+    """A run at one moment, called by its folder, relative to the one that is watched."""
 
-    path: Path
-    name: str  # its folder, relative to the one that is watched
-    experiment: Experiment
-    records: list[Record]
-    result: Record | None
     stage: Stage
     checkpoints: dict[int, float]  # by round, the time of writing; the newest last
 
     @property
-    def done(self) -> int:
-        return int(self.records[-1]["round"]) if self.records else 0
-
-    @property
     def alive(self) -> bool:
         return self.stage in ("running", "finishing")
-
-    @property
-    def diverged_round(self) -> int | None:
-        return diverged_round(self.records, self.result)
 
     @property
     def seconds_a_round(self) -> float | None:
@@ -56,7 +42,7 @@ class Seen:
     def seconds_left(self) -> float | None:
         """Until the last round; fine-tuning takes more time after it."""
         each = self.seconds_a_round
-        return None if each is None else each * (self.experiment.rounds - self.done)
+        return None if each is None else each * (self.experiment.rounds - self.rounds_done)
 
     @property
     def loss(self) -> float | None:
@@ -141,7 +127,15 @@ class Watcher:
             stage = "failed" if (folder.path / ERROR).exists() else "stopped"
         inside = folder.path.relative_to(self.path)
         name = str(inside) if inside.parts else folder.path.resolve().name
-        return Seen(folder.path, name, experiment, records, result, stage, folder.checkpoints.times())
+        return Seen(
+            folder.path,
+            name,
+            experiment,
+            records,
+            result,
+            stage=stage,
+            checkpoints=folder.checkpoints.times(),
+        )
 
     def _records(self, path: Path, alive: bool) -> tuple[list[Record], list[str]]:
         """The rounds in a metrics file, and notes of damage; read again only if the file has changed."""

@@ -81,7 +81,7 @@ def _best(run: Seen, name: str) -> str:
 def rows_of(run: Seen) -> list[tuple[str, str]]:
     """One run in full, as rows of a name and a text."""
     rows = [("state", stage_of(run))]
-    rows.append(("rounds", ", ".join([f"{run.done} of {run.experiment.rounds}", *_pace(run)])))
+    rows.append(("rounds", ", ".join([f"{run.rounds_done} of {run.experiment.rounds}", *_pace(run)])))
     for name, summary in run.accuracies().items():
         key = "local_accuracy" if name == "local" else name
         best = f"{_best(run, name)} {number(summary['best'])} (round {summary['best_round']})"
@@ -100,7 +100,7 @@ def rows_of(run: Seen) -> list[tuple[str, str]]:
 
 def line_of(run: Seen) -> str:
     """One run in a line."""
-    parts = [run.name, run.stage, f"round {run.done}/{run.experiment.rounds}"]
+    parts = [run.name, run.stage, f"round {run.rounds_done}/{run.experiment.rounds}"]
     for name, summary in run.accuracies().items():
         parts.append(f"{name} {number(summary['last'])} ({_best(run, name)} {number(summary['best'])})")
     if run.loss is not None:
@@ -136,7 +136,7 @@ def to_rich(look: Look, width: int) -> RenderableType:
 def _panel(run: Seen) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(Text(run.name, style="bold"), Text(run.experiment.algorithm.title))
-    bar = ProgressBar(total=run.experiment.rounds, completed=run.done, width=40)
+    bar = ProgressBar(total=run.experiment.rounds, completed=run.rounds_done, width=40)
     for name, text in rows_of(run):
         grid.add_row(name, Text(text, style=STYLES[run.stage] if name == "state" else ""))
         if name == "rounds":
@@ -165,7 +165,7 @@ def _table(look: Look, wide: bool) -> RenderableType:
         table.add_row(
             escape(run.name) + (" †" if run.diverged_round else ""),
             Text(run.stage, style=STYLES[run.stage]),
-            f"{run.done}/{run.experiment.rounds}",
+            f"{run.rounds_done}/{run.experiment.rounds}",
             *cells[:3],
             cells[3] + mark,
             number(run.loss, 4 if wide else 3),
@@ -209,7 +209,7 @@ class _Lines:
         else:
             for run in look.runs:
                 before = self.shown.get(run.name, (-1, ""))
-                if before != (run.done, run.stage):
+                if before != (run.rounds_done, run.stage):
                     print(line_of(run), flush=True)
                 if before[1] != run.stage and run.stage in TO_DO:
                     print(f"{run.name}  {stage_of(run)}", flush=True)
@@ -217,4 +217,4 @@ class _Lines:
                 if note not in self.told:
                     print(f"note: {note}", flush=True)
                     self.told.add(note)
-        self.shown = {run.name: (run.done, run.stage) for run in look.runs}
+        self.shown = {run.name: (run.rounds_done, run.stage) for run in look.runs}

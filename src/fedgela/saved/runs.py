@@ -55,13 +55,9 @@ class Run:
 
     @property
     def diverged_round(self) -> int | None:
-        return diverged_round(self.records, self.result)
-
-
-def diverged_round(records: Sequence[Record], result: Record | None) -> int | None:
-    """The first round whose training loss was no finite number."""
-    lost = (record["round"] for record in records if diverged(record))
-    return (result or {}).get("diverged_round") or next(lost, None)
+        """The first round whose training loss was no finite number."""
+        lost = (record["round"] for record in self.records if diverged(record))
+        return (self.result or {}).get("diverged_round") or next(lost, None)
 
 
 def find_runs(paths: Sequence[Path], note: Note) -> list[Run]:
