@@ -29,7 +29,7 @@ from fedgela.methods import experiments_of
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.seeds import run_seeds
-from fedgela.watch import Watcher
+from fedgela.watch import Look, Watcher
 from fedgela.watch_view import line_of, sparkline, to_rich, to_text
 from helpers import Cli, listing, start_command, tiny, tiny_table
 
@@ -326,13 +326,17 @@ def test_a_killed_run_is_watched_to_its_end(
 ) -> None:
     running, out = process
     assert Watcher(out).look().runs[0].stage == "running"
+    seen: set[int] = set()
 
-    def kill() -> None:
-        time.sleep(0.5)
-        running.kill()
+    class KillingAfterThreeRounds(Watcher):
+        def look(self) -> Look:
+            look = super().look()
+            seen.add(look.runs[0].rounds_done)
+            if len(seen) == 3:
+                running.kill()
+            return look
 
-    threading.Thread(target=kill).start()
-    watch_view.watch(Watcher(out), Console(file=io.StringIO()), once=False, every=0.05)
+    watch_view.watch(KillingAfterThreeRounds(out), Console(file=io.StringIO()), once=False, every=0.05)
     lines = capsys.readouterr().out.splitlines()
     rounds = [
         int(found[1]) for line in lines if (found := re.match(r"run  running  round (\d+)/100000", line))
