@@ -108,14 +108,7 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
         result = folder.sound_result()
         held = folder.experiment()
         if result is not None:
-            listener.note("this run is finished")
-            if held.rounds > result.get("rounds", held.rounds):
-                listener.note(
-                    f"{path / CONFIG}: rounds is {held.rounds} now, and the result is of {result['rounds']}: "
-                    f"without {path / RESULT} the run goes on"
-                )
-            for module in changed_modules(path, held):
-                listener.note(f"the source of {module} has been changed since it began")
+            _note_finished(folder, held, result, listener)
             if tensorboard:
                 events = Events(folder, Listener())
                 events.started(held, held.rounds)
@@ -127,6 +120,17 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
             held = held.with_(tensorboard=tensorboard)
             folder.write_config(held)
         return _go_on_from_checkpoint(folder, held, listener)
+
+
+def _note_finished(folder: RunFolder, held: Experiment, result: Record, listener: Listener) -> None:
+    listener.note("this run is finished")
+    if held.rounds > result.get("rounds", held.rounds):
+        listener.note(
+            f"{folder.path / CONFIG}: rounds is {held.rounds} now, and the result is of {result['rounds']}: "
+            f"without {folder.path / RESULT} the run goes on"
+        )
+    for module in changed_modules(folder.path, held):
+        listener.note(f"the source of {module} has been changed since it began")
 
 
 def _go_on_from_checkpoint(folder: RunFolder, held: Experiment, listener: Listener) -> Record:
