@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from fedgela.algorithms import ServerState
 from fedgela.errors import UserError
 from fedgela.files import checksum, named, read_entries, read_tensors, write_tensors
+from fedgela.measures import state_bytes
 from fedgela.models import State, on_device
 from fedgela.rounds import TALLIES, Progress
 
@@ -50,7 +51,7 @@ class FolderStore:
     @property
     def waiting_bytes(self) -> int:
         """The size of the models that the next checkpoint will write."""
-        return sum(value.nbytes for model in self.changed.values() for value in model.values())
+        return sum(map(state_bytes, self.changed.values()))
 
 
 @dataclass(frozen=True)

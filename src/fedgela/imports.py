@@ -44,9 +44,8 @@ def load(path: str) -> object:
         thing: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _broken(
-                path, module_name, error
-            ) from None  # the module exists, but one that it imports does not
+            # the module exists, but one that it imports does not
+            raise _broken(path, module_name, error) from None
         raise UserError(
             f"{path}: there is no module {error.name!r}, neither in {here} nor where Python looks"
         ) from None

@@ -23,7 +23,7 @@ class Traffic:
 
 
 def state_bytes(state: State) -> int:
-    return sum(value.numel() * value.element_size() for value in state.values())
+    return sum(value.nbytes for value in state.values())
 
 
 def traffic(

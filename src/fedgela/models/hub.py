@@ -20,8 +20,7 @@ from fedgela.reachable import why_unreachable
 
 PREFIX = "hf:"
 SHORT_NAMES = {"efficientnet-b0": "google/efficientnet-b0"}  # the paper's, for Fed-ISIC2019
-# architectures that are known without asking the hub: the entries in which their configs differ from the
-# default
+# architectures that are known without asking the hub: where their configs differ from the default
 KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     "google/efficientnet-b0": {
         "model_type": "efficientnet",
@@ -108,8 +107,7 @@ def _adapt(model: Any) -> None:
         model.pooler = None  # a ViT's, as BERT has it: in hardly any checkpoint for images it is trained
     for part in model.modules():
         if isinstance(part, nn.BatchNorm2d) and part.momentum is not None and part.momentum > 0.5:
-            # EfficientNet's 0.99 is meant as in TensorFlow, the share that is kept; torch's is that of the
-            # new
+            # EfficientNet's 0.99 is TensorFlow's, the share that is kept; torch's is the share of the new
             part.momentum = round(1 - part.momentum, 6)
 
 

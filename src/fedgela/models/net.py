@@ -74,8 +74,7 @@ class Net(nn.Module):
         self.projection = projection
         self.head = head
         self.in_bf16 = False  # whether the backbone computes in bf16; projection, head and loss stay in fp32
-        # parameters made with requires_grad = False, remembered since engines set requires_grad in every
-        # phase
+        # made with requires_grad = False, which is remembered here since engines set it anew in every phase
         self.frozen = frozenset(name for name, p in self.named_parameters() if not p.requires_grad)
 
     def features(self, x: Tensor) -> Tensor:
