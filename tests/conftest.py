@@ -12,7 +12,8 @@ from hypothesis import settings
 from rich.console import Console
 
 from fedgela import cli, models
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.arrays import make_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.progress import PlainView
 from helpers import Cli, NormBackbone, tiny_arrays, tiny_npz
 

@@ -21,7 +21,8 @@ from fedgela import cli
 from fedgela.algorithms import Update
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import Federation
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.arrays import make_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
 from fedgela.evaluation import Record
 from fedgela.inputs import InputSpec

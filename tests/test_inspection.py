@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fedgela import inspection_report as report
 from fedgela.config import parse_experiment
 from fedgela.data import Federation
-from fedgela.data.dataset import make_dataset
+from fedgela.data.arrays import make_dataset
 from fedgela.data.duplicates import find_duplicates
 from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf

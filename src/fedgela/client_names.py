@@ -4,8 +4,7 @@ import numpy as np
 
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.data.dataset import printable
-from fedgela.errors import UserError, did_you_mean
+from fedgela.errors import UserError, did_you_mean, printable
 
 
 def client_names(experiment: Experiment, federation: Federation) -> list[str]:

@@ -24,6 +24,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def printable(name: str) -> str:
+    """A name from a user's data with its control characters escaped; a folder's name may have some."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
+
+
 def some_of(names: Sequence[str], most: int) -> str:
     """'a, b and 3 more': at most so many names, and how many are left out."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

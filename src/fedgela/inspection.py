@@ -13,8 +13,8 @@ from fedgela.algorithms import FedGELA, mean_statistics
 from fedgela.client_names import client_names
 from fedgela.config import Experiment
 from fedgela.data import Dataset, Federation
-from fedgela.data.dataset import printable
 from fedgela.data.duplicates import Duplicates, find_duplicates
+from fedgela.errors import printable
 from fedgela.measures import adaptation_cost
 from fedgela.notes import classes_worth_knowing, noted
 from fedgela.resolve import resolve

@@ -3,8 +3,7 @@ what was asked for and has no effect."""
 
 from fedgela.config import Experiment
 from fedgela.data import Federation
-from fedgela.data.dataset import printable
-from fedgela.errors import some_of
+from fedgela.errors import printable, some_of
 from fedgela.models.hub import is_hub_model
 
 NAMED = 10  # classes or features in a note

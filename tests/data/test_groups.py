@@ -8,7 +8,7 @@ import pytest
 
 from fedgela.config import parse_experiment
 from fedgela.data import Dataset, build_federation, load_dataset
-from fedgela.data.dataset import make_dataset
+from fedgela.data.arrays import make_dataset
 from fedgela.data.split import own_tests
 from fedgela.errors import UserError
 from fedgela.inspection import inspect

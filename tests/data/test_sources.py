@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgela.data import load_dataset
-from fedgela.data.dataset import make_dataset
+from fedgela.data.arrays import make_dataset
 from fedgela.data.sources import data_directory
 from fedgela.errors import UserError
 from helpers import tiny_arrays

@@ -50,11 +50,11 @@ def predict(
     skip: Annotated[bool, typer.Option("--skip-unreadable", help="leave out what cannot be read")] = False,
 ) -> None:
     """Say which classes samples are of; how many answers are right, where their labels are known."""
-    from fedgela.data.dataset import printable
     from fedgela.deploy.model import files_of, load_model
     from fedgela.deploy.prediction import predict
     from fedgela.deploy.samples import read_samples
     from fedgela.deploy.trained_on import trained_on
+    from fedgela.errors import printable
     from fedgela.files import check_file
 
     if out is not None:

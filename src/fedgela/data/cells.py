@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.data.dataset import printable
-from fedgela.errors import UserError, some_of
+from fedgela.errors import UserError, printable, some_of
 
 LETTERS = 30  # of a value that is shown
 NAMED = 10  # columns in a message

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgela.data.dataset import printable
-from fedgela.errors import some_of
+from fedgela.errors import printable, some_of
 
 ID = "id"  # the sample's name, shown with predictions and never trained on
 ROLES = ("label", "client", "split", "image", "group", ID)

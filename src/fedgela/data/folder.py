@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import Dataset, printable, split_dataset
+from fedgela.data.arrays import split_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.data.images import DEFAULT_SIZE, SUFFIXES, decode
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable
-from fedgela.errors import UserError, prefixed
+from fedgela.errors import UserError, prefixed, printable
 
 LAYOUTS = "CLASS/*.jpg or SITE/CLASS/*.jpg, as it is or under train/ and test/"
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"}  # as folders are called

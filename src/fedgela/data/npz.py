@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgela.data.dataset import REAL, Dataset, as_float32, make_dataset, printable
+from fedgela.data.arrays import REAL, as_float32, make_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.data.groups import check_group
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
-from fedgela.errors import UserError, did_you_mean, prefixed, some_of
+from fedgela.errors import UserError, did_you_mean, prefixed, printable, some_of
 from fedgela.files import TEMPORARY, sync_folder, write_atomically
 
 # what np.load may raise for a damaged file, or one of another kind

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgela.data.arrays import split_dataset
 from fedgela.data.catalogue import BUILT_IN, NAMES, Source, known
-from fedgela.data.dataset import Dataset, split_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.data.folder import load_folder, root_of
 from fedgela.data.hub import HubError, fetch
 from fedgela.data.npz import keep_npz, load_npz

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgela.data.arrays import as_float32, split_dataset
 from fedgela.data.cells import check_cells
 from fedgela.data.columns import ID, NAMED, PANDAS_INDEX, ROLES, doubtful, nearly
 from fedgela.data.csv_form import check_form
-from fedgela.data.dataset import Dataset, as_float32, split_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.data.images import DEFAULT_SIZE, decode
 from fedgela.data.split import own_tests
 from fedgela.data.unreadable import Unreadable, without_unreadable

@@ -10,7 +10,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from fedgela.data.dataset import Dataset, make_dataset
+from fedgela.data.arrays import make_dataset
+from fedgela.data.dataset import Dataset
 from fedgela.errors import UserError
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

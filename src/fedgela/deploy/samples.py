@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgela.data.arrays import REAL, as_float32
 from fedgela.data.cells import Cells, check_cells
 from fedgela.data.columns import ID
-from fedgela.data.dataset import REAL, as_float32
 from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
 from fedgela.data.npz import names_of, read_arrays

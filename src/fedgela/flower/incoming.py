@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgela.algorithms import FedAvg
-from fedgela.data.dataset import printable
+from fedgela.errors import printable
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Replies
 from fedgela.flower.masks import SEED_BYTES

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedgela.data.dataset import printable
+from fedgela.errors import printable
 from fedgela.grids import Grid
 from fedgela.inspection import Inspection
 from fedgela.inspection_report.tables import clients_grid, counts_grid

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fedgela.client_names import client_names
 from fedgela.data import Federation
-from fedgela.data.dataset import printable
+from fedgela.errors import printable
 from fedgela.grids import Grid
 from fedgela.report.colours import Style
 from fedgela.report.drawing import Picture
