@@ -34,7 +34,7 @@ class Dataset:
     classes: int
     vocabulary: int = 0  # of tokens
     class_names: tuple[str, ...] = ()  # empty: the classes are numbers
-    numbers_written: bool = False  # whether labels are numbers read from a table, and so names (numbers.py)
+    numbers_written: bool = False  # whether labels are numbers of a table, and so names (label_numbers.py)
     client_train: np.ndarray | None = None  # natural clients' ids, [n], any integers
     client_test: np.ndarray | None = None
     group_train: np.ndarray | None = None  # which samples belong together (a patient's): numbers from 0, [n]

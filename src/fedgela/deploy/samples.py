@@ -15,8 +15,8 @@ from fedgela.data.cells import Cells, check_cells
 from fedgela.data.columns import ID
 from fedgela.data.folder import is_image, walk
 from fedgela.data.images import SUFFIXES, decode
+from fedgela.data.label_numbers import are_names, places_of
 from fedgela.data.npz import names_of, read_arrays
-from fedgela.data.numbers import are_names, places_of
 from fedgela.data.table import (
     encoded_images,
     feature_names,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedgela.data.dataset import Dataset
-from fedgela.data.numbers import are_names, places_of
+from fedgela.data.label_numbers import are_names, places_of
 from fedgela.errors import UserError
 
 
