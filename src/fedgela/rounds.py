@@ -58,8 +58,8 @@ class Progress:
         return self.averaged or self.server.model
 
     def average(self, earlier: float) -> None:
-        """Take the server's model into the average, beside which the earlier ones have this weight: their
-        plain mean at first, so that the first round's does not stay in it for long."""
+        """Take the server's model into the running average, in which the rounds before have this weight. It
+        begins as a plain mean, so that the first round's model does not stay in it for long."""
         newest = max(1 - earlier, 1 / self.round)
         before = self.averaged or self.server.model
         self.averaged = {
@@ -71,8 +71,8 @@ class Progress:
         }
 
     def held(self) -> "Progress":
-        """A copy that later rounds leave as it is: they put other tensors into a model, but count on in the
-        tallies."""
+        """A copy that later rounds do not change: they replace a model's tensors, but change the tallies in
+        place."""
         tallies = {name: getattr(self, name).clone() for name in TALLIES}
         return replace(self, **tallies, best_norms=dict(self.best_norms))
 

@@ -56,8 +56,8 @@ class Server:
         store: ClientStore | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`experiment` comes from `resolve`; in the server's own the engine is chosen, too. `note` is called
-        with what a user should know of a round, of the net or of the engine, such as that memory ran out."""
+        """`experiment` comes from `resolve`; in `self.experiment` the engine is chosen, too. `note` is called
+        with what a user should know, such as that memory ran out."""
         assert experiment.sample is not None, "the experiment is resolved"
         self.experiment = experiment
         self.sample = experiment.sample  # K
@@ -94,8 +94,8 @@ class Server:
         self._evaluating = 0.0  # seconds of the round so far
 
     def _rule(self) -> Rule | None:
-        """The robust rule by which updates become one; None for the method's own mean, or where there are no
-        updates, which is noted of all that is asked for them."""
+        """The robust rule by which updates become one; None for the method's own mean. Where no model
+        travels, this and what else is asked for does nothing, which is noted."""
         e, rule = self.experiment, parse_aggregation(self.experiment.aggregation)
         if rule is not None:
             check_rule(rule, self.algorithm, self.sample)
@@ -110,8 +110,8 @@ class Server:
         return None if in_vain["aggregation"] else rule
 
     def _needed_of_last(self) -> set[str] | None:
-        """Which entries of a client's last local model its next visit needs, so that only these are read from
-        disk: those that do not travel; or all, None, where the method itself uses the last model."""
+        """The entries of a client's last local model that its next visit needs, and so reads from disk: those
+        that do not travel; None, all of them, where the method itself uses the last model."""
         method = type(self.algorithm)
         if method.start is not FedAvg.start or method.references is not FedAvg.references:
             return None
@@ -200,7 +200,7 @@ class Server:
         self._evaluating += time.perf_counter() - began
 
     def visits(self, progress: Progress, plan: Plan, clients: Sequence[int]) -> list[Visit]:
-        """Train these clients, keep their local models, and score these before they are aggregated."""
+        """Train these clients, keep their local models, and score them before they are aggregated."""
         jobs = [self.job(progress, client) for client in clients]
         ended = {outcome.client: outcome for outcome in self.engine.train(plan, jobs)}
         # in the order of the jobs: sums must not depend on which client ends first
@@ -219,23 +219,17 @@ class Server:
         if self.keeps_models:
             for _, outcome in outcomes:
                 self.store.put(outcome.client, on_cpu(outcome.model))
-        if not self._scores_locals(progress.round):
-            return visits
-        with self._evaluation():
-            visits = self._scored(progress, visits, outcomes)
-            if self.tracker is None or not self._evaluates(progress.round):
-                return visits
-            present, model = self._present(clients), progress.server.model
-            return [
-                replace(visit, tracked=self.tracker.client(outcome.model, job.vectors, here, model))
-                for visit, (job, outcome), here in zip(visits, outcomes, present, strict=True)
-            ]
+        if self._scores_locals(progress.round):
+            with self._evaluation():
+                return self._scored(progress, visits, outcomes)
+        return visits
 
     def _evaluates(self, round: int) -> bool:
         return round % self.experiment.eval_every == 0 or round == self.experiment.rounds
 
     def _scores_locals(self, round: int) -> bool:
-        """In rounds that are not evaluated, too, where a client may not train again before one that is."""
+        """Whether local models are scored: also in a round that is not evaluated, if a client may not train
+        again before one that is."""
         return self._evaluates(round) or self.sample < len(self.able())
 
     def plan(self, progress: Progress) -> Plan:
@@ -286,16 +280,22 @@ class Server:
     def _scored(
         self, progress: Progress, visits: Sequence[Visit], outcomes: Sequence[tuple[Job, Outcome]]
     ) -> list[Visit]:
-        """The visits, completed with the scores of the local models and with their classifiers."""
-        scores = self.scorer.by_locals(outcomes, progress.server.extra)
+        """The visits, completed with what is measured of the local models."""
+        server = progress.server
+        scores = self.scorer.by_locals(outcomes, server.extra)
+        present = self._present([job.client for job, _ in outcomes])
+        tracker = self.tracker if self._evaluates(progress.round) else None
         return [
             replace(
                 visit,
                 classifier=self._classifier(outcome.model, job.vectors),
                 right=right,
-                right_on_union=right_on_union,
+                right_on_union=on_union,
+                tracked=tracker.client(outcome.model, job.vectors, here, server.model) if tracker else None,
             )
-            for visit, (right, right_on_union), (job, outcome) in zip(visits, scores, outcomes, strict=True)
+            for visit, (right, on_union), (job, outcome), here in zip(
+                visits, scores, outcomes, present, strict=True
+            )
         ]
 
     def _together(self, before: State, updates: Sequence[Update]) -> Sequence[Update]:
