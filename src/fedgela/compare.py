@@ -69,7 +69,7 @@ def _earlier(
         if name in experiments:
             continue
         try:
-            held, result = folder.experiment(), folder.sound_result()
+            held, result = folder.experiment(), folder.result()
             check_own_code(folder.path, held)
         except UserError as error:
             listener.note(f"{first_line(error)}; it is left out of the table")

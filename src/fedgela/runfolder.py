@@ -49,28 +49,22 @@ class RunFolder:
         return [*self._folders, *(f for f in self.path.iterdir() if f.suffix in (".toml", ".json", ".jsonl"))]
 
     def result(self) -> Record | None:
+        """The result, or None where there is none yet; a UserError where it is damaged."""
+        path = self.path / RESULT
         try:
-            result: Record = json.loads((self.path / RESULT).read_text())
+            result: Record = json.loads(path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{self.path / RESULT}: cannot be read ({error})\n"
-                f"delete it, and 'fedgela resume {self.path}' measures the end of the run again"
-            ) from None
-        return result
-
-    def sound_result(self) -> Record | None:
-        """The result, or None; a UserError where it has no accuracy in it, as a damaged one."""
-        result = self.result()
-        # one of the two is enough: a federation does not know GA of local models
-        known = isinstance(result, dict) and any(isinstance(result.get(n), dict) for n in ("GA", "PA"))
-        if result is not None and not known:
-            raise UserError(
-                f"{self.path / RESULT}: has neither GA nor PA\n"
-                f"delete it, and 'fedgela resume {self.path}' measures the end of the run again"
-            )
-        return result
+            damage = f"cannot be read ({error})"
+        else:
+            # one of the two is enough: a federation does not know GA of local models
+            if isinstance(result, dict) and any(isinstance(result.get(n), dict) for n in ("GA", "PA")):
+                return result
+            damage = "has neither GA nor PA"
+        raise UserError(
+            f"{path}: {damage}\ndelete it, and 'fedgela resume {self.path}' measures the end of the run again"
+        )
 
     def experiment(self) -> Experiment:
         path = self.path / CONFIG

@@ -105,7 +105,7 @@ def resume(path: str | Path, listener: Listener | None = None, tensorboard: bool
         hint = "; of a comparison or a search, repeat the command: it goes on" if several else ""
         raise UserError(f"{path}: there is no run in this folder (no {CONFIG}){hint}")
     with folder.locked():
-        result = folder.sound_result()
+        result = folder.result()
         held = folder.experiment()
         if result is not None:
             _note_finished(folder, held, result, listener)
@@ -178,7 +178,7 @@ def run_or_resume(experiment: Experiment, folder: Path, listener: Listener | Non
     if not held.exists():
         return run(experiment, folder, listener)
     check_same(experiment, held)
-    result = held.sound_result()
+    result = held.result()
     return result if result is not None else resume(folder, listener, experiment.tensorboard or None)
 
 

@@ -69,4 +69,4 @@ def resume_seeds(
 
 
 def _is_finished(folder: RunFolder) -> bool:
-    return folder.exists() and folder.sound_result() is not None
+    return folder.exists() and folder.result() is not None

@@ -27,7 +27,7 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
     """`variant` says what differs in the data from what the paper names; without it, what the lines that are
     `held` already say of the same data holds."""
     folder = RunFolder(path)
-    result, experiment = folder.sound_result(), folder.experiment()
+    result, experiment = folder.result(), folder.experiment()
     if result is None:
         raise UserError(f"{path}: the run is not finished; 'fedgela resume {path}' goes on")
     records = folder.records()

@@ -140,7 +140,7 @@ def _read(path: Path, note: Note) -> Run:
 def read_result(folder: RunFolder, note: Note) -> Record | None:
     """A run's result, or None: where there is none yet, or where it cannot be used, which is noted."""
     try:
-        return folder.sound_result()
+        return folder.result()
     except UserError as error:
         note(f"{error}; the run is shown as unfinished")
         return None
