@@ -227,7 +227,7 @@ def advise(found: Inspection) -> Advice:
     if found.classes == 2:
         reason = (
             "of two classes the paper's Phi has no effect, and on small data it was level with FedAvg or "
-            "behind; compare it with FedAvg and FedRoD"
+            "behind; compare FedAvg with FedRoD and FedPrior, whose class shares beside the logits have one"
         )
         return Advice("unlikely", reason, {}, _warnings(found, True))
     if missing < FEW_MISSING:
