@@ -68,6 +68,13 @@ def test_groupnorm_is_trained_where_batchnorm_would_be() -> None:
     assert list(with_groupnorm(nn.BatchNorm2d(4, affine=False)).parameters()) == []
 
 
+def test_a_batchnorm_in_two_places_is_one_groupnorm_in_both() -> None:
+    norm = nn.BatchNorm2d(4)
+    net = with_groupnorm(nn.Sequential(norm, nn.Sequential(norm), norm))
+    assert net[0] is net[1][0] is net[2]  # type: ignore[index]
+    assert isinstance(net[0], nn.GroupNorm)  # type: ignore[index]
+
+
 def test_group_leaves_no_batchnorm2d_in_a_resnet_and_all_else_as_it_was() -> None:
     plain, group = (
         build_net("resnet18", IMAGES, 8, nn.Identity, 0, batchnorm=policy) for policy in ("averaged", "group")

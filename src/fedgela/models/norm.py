@@ -29,11 +29,14 @@ def batchnorm_entries(module: nn.Module) -> set[str]:
 
 
 def with_groupnorm(module: nn.Module) -> nn.Module:
-    """The module, changed in place, with a GroupNorm for every BatchNorm2d; scale and shift are kept."""
+    """The module, changed in place, with a GroupNorm for every BatchNorm2d; scale and shift are kept. A layer
+    that is in the module twice is one GroupNorm in both places."""
     if isinstance(module, nn.BatchNorm2d):
         return _groupnorm(module)
-    for name, child in module.named_children():
-        setattr(module, name, with_groupnorm(child))
+    made = {part: _groupnorm(part) for part in module.modules() if isinstance(part, nn.BatchNorm2d)}
+    for name, part in list(module.named_modules(remove_duplicate=False)):
+        if isinstance(part, nn.BatchNorm2d):
+            module.set_submodule(name, made[part])
     return module
 
 
