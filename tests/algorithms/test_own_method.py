@@ -83,6 +83,23 @@ class PersonalOfNobody(FedAvg):
 
 
 @dataclass(frozen=True)
+class ForgetsPersonalModels(FedAvg):
+    PA_of: ClassVar = "local"
+
+
+@dataclass(frozen=True)
+class ForgetsHeads(FedAvg):
+    def travels(self, entry):
+        return not entry.startswith("head.")
+
+
+@dataclass(frozen=True)
+class KeepsHeads(ForgetsHeads):
+    PA_of: ClassVar = "local"
+    keeps_model: ClassVar = True
+
+
+@dataclass(frozen=True)
 class GlobalOfNobody(FedAvg):
     GA_of: ClassVar = "all"
 
@@ -281,6 +298,11 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
     [
         ("PersonalOfNobody", r"PA_of is one of finetuned, local, global, not 'mine'"),
         ("GlobalOfNobody", r"GA_of is one of global, locals, not 'all'"),
+        (
+            "ForgetsPersonalModels",
+            r"PA_of is local, the clients' last models, which keeps_model = True keeps",
+        ),
+        ("ForgetsHeads", r"trains head.weight, which neither travels nor stays with its client, .*"),
         ("BesideNothing", r"beside is a tuple of PA_finetuned and GA_locals, not \('PA_fine_tuned',\)"),
         (
             "SearchesNothing",
@@ -333,6 +355,16 @@ def test_it_may_aggregate_in_place_and_leaves_the_best_model_alone(npz: Path, na
     assert [record["GA"] for record in records] == [record["GA"] for record in found]
     assert 0 < expected.best_round < 4 and progress.best_round == expected.best_round
     assert same(progress.best_model, expected.best_model)
+
+
+def test_a_head_that_it_keeps_is_what_the_next_visit_begins_with(npz: Path) -> None:
+    server = serve(tiny(npz, algorithm="own_methods_of_a_test:KeepsHeads", rounds=1))
+    progress, _ = play(server)
+    kept = server.store.get(2)
+    assert kept is not None
+    start = server.job(progress, 2).start
+    assert torch.equal(start["head.weight"], kept["head.weight"])
+    assert torch.equal(start["projection.weight"], progress.server.model["projection.weight"])
 
 
 def test_what_clients_keep_is_not_what_it_aggregates(npz: Path) -> None:

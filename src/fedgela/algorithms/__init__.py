@@ -102,6 +102,8 @@ def find_algorithm(name: str) -> type[FedAvg]:
             raise UserError(
                 f"{name}: {key} is one of {', '.join(get_args(kind))}, not {getattr(method, key)!r}"
             )
+    if method.PA_of == "local" and not method.keeps_model:
+        raise UserError(f"{name}: PA_of is local, the clients' last models, which keeps_model = True keeps")
     if not isinstance(method.beside, tuple) or set(method.beside) - set(get_args(OtherAccuracy)):
         raise UserError(
             f"{name}: beside is a tuple of {' and '.join(get_args(OtherAccuracy))}, not {method.beside!r}"

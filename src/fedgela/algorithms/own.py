@@ -141,6 +141,12 @@ def _check_phases(name: str, algorithm: FedAvg, net: Net, epochs: int) -> None:
                 f"{name}: a phase trains what begins with {phase.trains!r}, and no parameter does; "
                 f"they begin with {parts}"
             )
+        lost = [entry for entry in names if phase.selects(entry) and not algorithm.travels(entry)]
+        if lost and not algorithm.keeps_model and not algorithm.pooled:
+            raise UserError(
+                f"{name}: trains {lost[0]}, which neither travels nor stays with its client, so that every "
+                "visit begins with its first values again: keeps_model = True keeps it"
+            )
 
 
 def _described(value: object) -> str:
