@@ -70,10 +70,17 @@ class Server:
         self.trainees = self.federation.pooled() if self.algorithm.pooled else self.federation
         self.net = initial_net(experiment, federation.data).to(device)
         data = federation.data
-        if isinstance(self.net.backbone, OwnBackbone) and self.net.backbone.width == data.classes:
+        backbone = self.net.backbone
+        if isinstance(backbone, OwnBackbone) and backbone.width == data.classes:
             note(
                 f"{experiment.model} gives as many features as there are classes, {data.classes}: if its "
                 "last layer classifies, leave that out, since a projection and a head come after it"
+            )
+        if isinstance(backbone, OwnBackbone) and backbone.mixes:
+            note(
+                f"{experiment.model} answers otherwise for a sample alone than among others, as where layers "
+                "lack batch_first, or BatchNorm its running statistics: accuracies depend on which samples "
+                "are asked together"
             )
         check_method(self.algorithm, self.net, data.spec, data.classes, experiment.epochs)
         check_single_samples(experiment, self.net, self.trainees)

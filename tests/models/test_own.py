@@ -179,6 +179,26 @@ class Norms(DropsByFunction):
         return self.norm(self.flat(x.flatten(1)))
 
 
+class NormsByTheBatch(DropsByFunction):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5, track_running_stats=False)
+
+    def forward(self, x):
+        return self.norm(self.flat(x.flatten(1)))
+
+
+class Centres(DropsByFunction):
+    def forward(self, x):
+        z = self.flat(x.flatten(1))
+        return z - z.mean(dim=0)
+
+
+class Squeezes(DropsByFunction):
+    def forward(self, x):
+        return self.flat(x.flatten(1)).squeeze()
+
+
 class SharesWeights(nn.Module):
     def __init__(self):
         super().__init__()
@@ -252,6 +272,15 @@ def test_a_net_that_seems_to_classify_is_told(tmp_path: Path, classes: int, told
     assert any(f"gives as many features as there are classes, {classes}: " in n for n in notes.notes) == told
 
 
+@pytest.mark.parametrize(("name", "told"), [("Centres", True), ("Norms", False)])
+def test_a_net_whose_answers_depend_on_the_batch_is_told(
+    npz: Path, tmp_path: Path, name: str, told: bool
+) -> None:
+    notes = Notes()
+    run(tiny(npz, model=f"own_nets_of_a_test:{name}", rounds=1), tmp_path / "run", notes)
+    assert any("answers otherwise for a sample alone than among others" in n for n in notes.notes) == told
+
+
 def test_draws_without_a_layer_are_the_clients_own_too(npz: Path) -> None:
     found = []
     for engine, seed in (("lanes", 1), ("lanes", 2), ("eager", 3)):
@@ -301,6 +330,8 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ),
         ("Fails", r"fails on two samples \[2, 1, 8, 8\]: RuntimeError: .*own_nets_of_a_test.py, line \d+"),
         ("CallsALibraryWrongly", r"fails on two samples .*RuntimeError: .*own_nets_of_a_test.py, line \d+"),
+        ("NormsByTheBatch", "fails in evaluation on a single sample: ValueError: Expected more than 1 value"),
+        ("Squeezes", "fails in evaluation on a single sample: RuntimeError: .*size"),
         ("CannotBeMade", "cannot be made for image of shape 1x8x8: KeyError: 'channels'"),
         ("WantsMore", "takes spec, depth, rate; it is called with one InputSpec"),
         ("other", "must give a torch.nn.Module, not a int"),

@@ -100,6 +100,13 @@ def answers_by_its_past(net: nn.Module, x: Tensor) -> bool:
         return not _alike([asked(x)], [trained.eval()(x)])
 
 
+@torch.no_grad()
+def mixes_samples(net: nn.Module, x: Tensor) -> bool:
+    """Whether the net's output in evaluation for a sample depends on the others of its batch."""
+    asked = copy.deepcopy(net).eval()
+    return not _alike([torch.cat([asked(one) for one in torch.split(x, 1)])], [asked(x)])
+
+
 def _plain(net: nn.Module, weights: State, x: Tensor) -> list[Tensor]:
     """The output of a net that has these weights for its own, and their gradients."""
     plain = copy.deepcopy(net).train()

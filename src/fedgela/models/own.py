@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from fedgela.errors import UserError
 from fedgela.imports import load, told
 from fedgela.inputs import InputSpec
-from fedgela.models.lending import answers_by_its_past, samples_of, stacks, takes_weights
+from fedgela.models.lending import answers_by_its_past, mixes_samples, samples_of, stacks, takes_weights
 from fedgela.models.net import Backbone, State
 
 
 class OwnBackbone(Backbone):
+    mixes = False  # whether its answer for a sample depends on the others of the batch
+
     def __init__(self, net: nn.Module, width: int) -> None:
         super().__init__(width)
         self.net = net
@@ -67,6 +69,10 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
             f"{path}: answers by what it keeps beside its state, a cache of weights or a count of steps, and "
             "would by another model's; a buffer is part of its state"
         )
+    try:
+        backbone.mixes = mixes_samples(net, x)
+    except Exception as error:
+        raise UserError(f"{path}: fails in evaluation on a single sample: {told(error)}") from None
     backbone.stacks = stacks(net, x)
     backbone.takes_weights = takes_weights(net, x)
     return backbone
