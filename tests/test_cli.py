@@ -22,7 +22,8 @@ from typer.core import TyperArgument
 
 import fedgela
 from fedgela import cli
-from helpers import Cli, listing, tiny_arrays, tiny_table
+from fedgela.seeds import run_seeds
+from helpers import Cli, listing, tiny, tiny_arrays, tiny_table
 
 
 @pytest.fixture
@@ -314,6 +315,13 @@ def test_several_seeds_print_mean_and_spread(command: Cli, config: Path) -> None
     assert out.startswith("seed 0  round 1/1")
     assert re.search(r"^GA  best [\d.]+ ± [\d.]+  last [\d.]+ ± [\d.]+  over 2 seeds$", out, re.M)
     assert command("resume", "out")[0] == 0
+
+
+def test_a_single_seed_from_python_is_resumed_and_has_no_spread(command: Cli, npz: Path) -> None:
+    run_seeds(tiny(npz, rounds=1), [4], "out")
+    code, out, _ = command("resume", "out")
+    assert code == 0
+    assert re.search(r"^GA  best [\d.]+  last [\d.]+  over 1 seed$", out, re.M)
 
 
 def test_resume_of_a_finished_run_prints_its_result(command: Cli, config: Path) -> None:

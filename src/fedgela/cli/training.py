@@ -175,6 +175,7 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _print_result(result: dict[str, Any], out: Path) -> None:
+    from fedgela.over_seeds import mean_std
     from fedgela.tables import DIVERGED, Row
 
     several = "seeds" in result
@@ -187,8 +188,8 @@ def _print_result(result: dict[str, Any], out: Path) -> None:
             continue
         r = result[name]
         if several:
-            parts = [f"{w} {r[w]['mean']:.2f} ± {r[w]['std']:.2f}" for w in ("best", "last")]
-            parts.append(f"over {len(result['seeds'])} seeds")
+            parts = [f"{w} {mean_std(r[w])}" for w in ("best", "last")]
+            parts.append(f"over {len(result['seeds'])} seed{'s' * (len(result['seeds']) > 1)}")
         else:
             parts = [f"{w} {r[w]:.2f} (round {r[w + '_round']})" for w in ("best", "last")]
         print("  ".join([f"{name} †" if lost else name, *parts]))
