@@ -127,6 +127,28 @@ def test_methods_are_compared_on_one_federation(npz: Path, key: str) -> None:
         assert experiments_of(table, [], "config")["fedgela"].lr == 0.1
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"partition": "iid"}, "its partition is 'iid', and that of mine 'dirichlet:0.5'"),
+        ({"clients": 3}, "its clients is 3, and that of mine 4"),
+        ({"partition_seed": 0}, "its partition_seed is 0, and that of mine None"),
+        ({"batch_size": 2}, r"its min_samples \(unless set, batch_size\) is 2, and that of mine 5"),
+    ],
+    ids=str,
+)
+def test_nor_from_python_can_a_method_have_a_federation_of_its_own(
+    npz: Path, tmp_path: Path, view: PlainView, changes: dict[str, Any], told: str
+) -> None:
+    mine = tiny(npz, partition="dirichlet:0.5")
+    both = {"mine": mine, "other": mine.with_(**changes)}
+    with pytest.raises(UserError, match=f"^other: methods share one federation, but {told}$"):
+        compare(both, [0], tmp_path / "out", view)
+    with pytest.raises(UserError, match=r"^other: methods share one federation"):
+        tune(both, [0], 1, 0.2, "GA", tmp_path / "out", view)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_methods_own_batch_size_leaves_the_federation_as_it_is(npz: Path) -> None:
     table = {
         **tiny_table(npz, partition="dirichlet:0.5"),

@@ -6,6 +6,7 @@ OUT/table.json .csv .md .txt
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,17 +122,38 @@ def _run_one(experiment: Experiment, folder: Path, row: Row, listener: Listener)
 def check_possible(
     experiments: Mapping[str, Experiment], seeds: Sequence[int], folder_of: Callable[[str, int], Path]
 ) -> None:
-    """A UserError, before anything is written, where no method can run, or other runs are in the way."""
+    """A UserError, before anything is written, where no method can run, other runs are in the way, or methods
+    (from Python, where each is an experiment of its own) do not have the same federation."""
     errors = []
+    federations: dict[str, Settings] = {}
     for name, experiment in experiments.items():
         for seed in seeds:
             check_free(experiment.with_(seed=seed), folder_of(name, seed))
         try:
-            Server(*resolve(experiment.with_(seed=seeds[0])))
+            resolved, federation = resolve(experiment.with_(seed=seeds[0]))
+            Server(resolved, federation)
         except UserError as error:
             errors.append(error)
+        else:
+            federations[name] = _federation_of(resolved) | {"partition_seed": experiment.partition_seed}
     if len(errors) == len(experiments):
         raise errors[0]
+    (first, common), *others = federations.items()
+    for (name, own), key in itertools.product(others, sorted(FEDERATION)):
+        if own.get(key) != common.get(key):
+            what = "min_samples (unless set, batch_size)" if key == "min_samples" else key
+            raise UserError(
+                f"{name}: methods share one federation, but its {what} is {own.get(key)!r}, and that of "
+                f"{first} {common.get(key)!r}"
+            )
+
+
+def _federation_of(resolved: Experiment) -> Settings:
+    """The values that decide who holds what."""
+    held = {key: getattr(resolved, key) for key in FEDERATION - {"seed"}}
+    if not (resolved.partition or "").startswith(("dirichlet", "iid")):
+        del held["min_samples"]  # which only these heed
+    return held
 
 
 def check_free(experiment: Experiment, folder: Path) -> None:
