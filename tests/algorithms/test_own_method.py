@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fedgela.algorithms import FedAvg, Phase, average
@@ -223,6 +224,21 @@ class SumsOverClients(FedAvg):
 
 
 @dataclass(frozen=True)
+class HidesItsVectors(FedAvg):
+    def initial_extra(self, d, C, seed):
+        return {"prior": torch.ones(C)}
+
+    def client_vectors(self, counts, server):
+        return {"prior": server["prior"] * counts}
+
+
+@dataclass(frozen=True)
+class NumbersDraws(FedAvg):
+    def client_vectors(self, counts, server):
+        return {"draw": counts}
+
+
+@dataclass(frozen=True)
 class ForgetsTheClients(FedAvg):
     def client_vectors(self, counts, server):
         return {"weight": counts.new_ones(counts.shape[-1])}
@@ -320,6 +336,14 @@ def test_a_loss_that_is_no_value_a_sample_is_named(npz: Path, how: dict[str, Any
         ("TrainsNothing", r".* begins with \('body.',\), and no parameter does; they begin with backbone.*"),
         ("SumsOverClients", r"client_vectors gives other 'prior' for a client among several, .*"),
         ("ForgetsTheClients", r"client_vectors gives other 'weight' for a client among several, .*"),
+        (
+            "HidesItsVectors",
+            r"client_vectors gives 'prior', which is the name of something that the server .*",
+        ),
+        (
+            "NumbersDraws",
+            r"client_vectors gives 'draw', which is the name of the number of a step's draws; .*",
+        ),
         ("OnePhase", r"phases must give a tuple of Phase, and gives a Phase"),
     ],
 )

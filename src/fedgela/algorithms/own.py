@@ -93,9 +93,15 @@ def _check_predictions(name: str, algorithm: FedAvg, net: Net, spec: InputSpec, 
 
 def _check_vectors(name: str, algorithm: FedAvg, extra: State, classes: int) -> None:
     """A UserError where a client's vectors depend on whether they are made for it alone or for several
-    clients at once, as they are to predict samples of many clients in one batch."""
+    clients at once, as they are to predict samples of many clients in one batch; or where one has the name of
+    something else that the loss finds beside it."""
     counts = torch.stack([torch.arange(classes), torch.ones(classes, dtype=torch.int64)])
     together = algorithm.client_vectors(counts, extra)
+    for key in sorted(together.keys() & {*extra, "draw"}):
+        whose = "the number of a step's draws" if key == "draw" else "something that the server holds"
+        raise UserError(
+            f"{name}: client_vectors gives {key!r}, which is the name of {whose}; call it otherwise"
+        )
     for i, own in enumerate(counts):
         for key, alone in algorithm.client_vectors(own, extra).items():
             rows = together.get(key)
