@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
@@ -86,6 +87,26 @@ def test_a_late_site_takes_part_from_then_on(whole: Path) -> None:
     played.grid.offline = set()
     assert server.step(progress)["clients"] == [0, 1, 2]
     assert progress.visited.tolist() == [2, 2, 2] and "east: takes part from now on" in played.notes
+
+
+def test_a_site_that_is_started_anew_with_other_data_takes_no_part_until_the_run_is_resumed(
+    whole: Path,
+) -> None:
+    played = Played(whole.parent, small(whole, rounds=9), whole)
+    server = played.server()
+    server.agreed.write(whole.parent / "agreed.json")
+    progress = server.begin()
+    server.step(progress)
+    with np.load(whole.parent / "site-1.npz") as file:
+        arrays = dict(file)
+    turned = {**arrays, "x_train": arrays["x_train"][:, ::-1]}  # as many samples, of the same shape
+    np.savez(whole.parent / "site-1.npz", **turned)
+    played.grid.sites[1] = played.site(1)
+    record = server.step(progress)
+    assert "its data is not what it was when it joined the run" in record["faults"]["east"]
+    assert progress.visited.tolist() == [2, 1, 2]
+    played.recalled = whole.parent / "agreed.json"
+    assert "faults" not in played.server().step(progress)
 
 
 def test_a_resumed_run_is_normalised_as_it_began_whoever_is_there(whole: Path) -> None:

@@ -23,6 +23,7 @@ from fedgela.config import parse_experiment
 from fedgela.data.dataset import Dataset
 from fedgela.data.federation import make_federation
 from fedgela.errors import UserError
+from fedgela.files import write_atomically
 from fedgela.flower import client as playing
 from fedgela.flower import outgoing, sharing
 from fedgela.flower.class_list import agreed, stripped
@@ -35,6 +36,7 @@ from fedgela.models import State
 from fedgela.resolve import device_of
 from fedgela.rounds import Visit
 
+JOINED_WITH = "data.txt"  # beside a run's personal models: which data the site joined the run with
 # where and how a site computes is its own affair
 OWN = ("engine", "lanes", "width", "compile", "threads", "data_dir", "weights")
 
@@ -148,6 +150,13 @@ class Site:
         own = dict.fromkeys(OWN) | {"engine": "auto", "device": self.device}
         experiment = parse_experiment(table | own)
         data = agreed(self.data, tuple(about["classes"]))
+        joined_with = self._folder(about) / JOINED_WITH
+        if joined_with.exists() and joined_with.read_text() != _identity(data):
+            self.log("the data here is not what it was when this site joined the run")
+            raise Refused(
+                "its data is not what it was when it joined the run; it takes part with that data again, or "
+                "with this once the run is resumed"
+            )
         data = dataclasses.replace(data, augment=bool(experiment.augment))
         if normalisation:
             data = data.with_statistics(**normalisation)
@@ -156,10 +165,14 @@ class Site:
         return sharing.SiteServer(experiment, make_federation(data, N, *owners), note=self.log)
 
     def _store(self, about: About) -> SiteStore:
+        return SiteStore(self._folder(about), int(about["round"]), int(about["visited"]))
+
+    def _folder(self, about: About) -> Path:
+        """Of what is kept here for this run."""
         run = str(about["run"])
         if not run.isalnum():
             raise Refused("a run's key has letters and digits only")
-        return SiteStore(self.state / run, int(about["round"]), int(about["visited"]))
+        return self.state / run
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -194,6 +207,9 @@ class Site:
         }
         if self.share_classes:
             groups[sharing.GROUP] = sharing.counts_of(data)
+        folder = self._folder(about)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / JOINED_WITH, _identity(data))
         allowed = outgoing.declared_at_join(algorithm, groups["sums"], data.classes)
         return (groups, reply), allowed
 
@@ -269,6 +285,11 @@ class Site:
     ) -> tuple[Groups, About]:
         right = playing.finetuned(server, k, int(about["round"]), groups.get("model", {}))
         return {"measures": {"right": right.sum()[None]}}, {}
+
+
+def _identity(data: Dataset) -> str:
+    """Of all that a run depends on; it stays here."""
+    return f"{data.fingerprint} {data.spec}, columns {data.spec.columns}"
 
 
 def without_classes(visit: Visit) -> Visit:
