@@ -183,6 +183,21 @@ def test_seeds_that_nobody_asked_for_are_not_taken(whole: Path) -> None:
     assert "seeds of other masks" in record["faults"]["east"]
 
 
+@pytest.mark.parametrize("task", ["key", "unmask"])
+def test_a_key_with_which_nobody_would_mask_is_the_fault_of_its_site_alone(task: str, whole: Path) -> None:
+    def broken(answer: bytes) -> bytes:
+        groups, about = decode(answer)
+        return encode(groups, about | {"key": bytes(32).hex()})
+
+    played = secure(whole, whole)
+    played.grid.tamper[1] = only(task, broken)
+    server = played.server()
+    progress = server.begin()
+    for _ in range(2):
+        record = server.step(progress)
+        assert list(record["faults"]) == ["east"] and "a key or a seed that is none" in record["faults"]["east"]
+
+
 def test_a_sum_that_is_absurdly_far_is_not_taken(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile site can still bend the model, but not blow it up."""
     true_mask = Masker.mask

@@ -17,7 +17,7 @@ from fedgela.algorithms import FedAvg
 from fedgela.errors import printable
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Replies
-from fedgela.flower.masks import SEED_BYTES
+from fedgela.flower.masks import SEED_BYTES, is_public_key
 from fedgela.flower.outgoing import ABOUT, MEASURES, statistics_like
 from fedgela.flower.wire import About, Groups, decode
 from fedgela.inputs import InputSpec, Kind
@@ -182,7 +182,7 @@ def check_scored(task: str, groups: Groups, about: About, tested: int, by_class:
 def check_key(groups: Groups, about: About) -> None:
     _check_about("key", about)
     _check_tensors(groups, {})
-    _check_secret(about["key"])
+    _check_key(about["key"])
 
 
 def check_seeds(groups: Groups, about: About, absent: Collection[int]) -> None:
@@ -191,8 +191,9 @@ def check_seeds(groups: Groups, about: About, absent: Collection[int]) -> None:
     _check_tensors(groups, {})
     if about["pairs"].keys() != {str(site) for site in absent}:
         raise Unsound("sent seeds of other masks than it was asked for")
-    for value in (about["own"], about["key"], *about["pairs"].values()):
+    for value in (about["own"], *about["pairs"].values()):
         _check_secret(value)
+    _check_key(about["key"])
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -227,6 +228,13 @@ def _check_tensors(groups: Groups, like: Groups, besides: Sequence[str] = ()) ->
 
 def _check_secret(value: object) -> None:
     if not (isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{2 * SEED_BYTES}}}", value)):
+        raise Unsound("sent a key or a seed that is none")
+
+
+def _check_key(value: str) -> None:
+    """Every other site would refuse to mask with a key that is none, and the round be lost for all."""
+    _check_secret(value)
+    if not is_public_key(bytes.fromhex(value)):
         raise Unsound("sent a key or a seed that is none")
 
 

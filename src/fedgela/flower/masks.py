@@ -174,6 +174,15 @@ def _add(vector: Whole, seed: bytes, sign: int) -> None:
     (np.add if sign > 0 else np.subtract)(vector, mask, out=vector)
 
 
+def is_public_key(half: bytes) -> bool:
+    """Whether a site can mask with it: some points give every site a secret that anybody knows."""
+    try:
+        _shared(X25519PrivateKey.generate(), half)
+    except Unmaskable:
+        return False
+    return True
+
+
 def _shared(key: X25519PrivateKey, public: bytes) -> bytes:
     """s_kj, which both sites make of their own key and the other's public one."""
     try:
