@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from rich.console import Console
+from torch.nn.functional import pad
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
@@ -20,7 +21,7 @@ from fedgela.data import load_dataset
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.flower import sharing
-from fedgela.flower.wire import decode, encode
+from fedgela.flower.wire import About, Groups, decode, encode
 from fedgela.progress import PlainView
 from fedgela.runfolder import RunFolder
 from fedgela.runs import go_on
@@ -168,6 +169,34 @@ def test_counts_that_a_method_shares_are_counts(algorithm: str, name: str, whole
     played = Played(whole.parent, small(whole, algorithm=algorithm), whole)
     played.grid.tamper[1] = in_place_of("train", tensor("extra", name, torch.tensor([5, 5, -5, 5])))
     assert "counts that it cannot have" in rounds(played)[0]["faults"]["east"]
+
+
+WRAPPED = torch.tensor([2**63 - 1, 2**63 - 1, 2, 0])  # as int64 their sum is 0
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("fedgen", "counts"), ("fedproto", "weights")])
+def test_counts_whose_sum_wraps_around_are_none(algorithm: str, name: str, whole: Path) -> None:
+    played = Played(whole.parent, small(whole, algorithm=algorithm), whole)
+    played.grid.tamper[1] = in_place_of("train", tensor("extra", name, WRAPPED))
+    assert "counts that it cannot have" in rounds(played)[0]["faults"]["east"]
+
+
+def test_shared_counts_whose_sum_wraps_around_are_none(whole: Path) -> None:
+    def too_many(groups: Groups, about: About) -> None:
+        groups[sharing.GROUP]["train"] = WRAPPED + torch.tensor([0, 0, about["samples"], 0])
+
+    def confused(groups: Groups, about: About) -> None:
+        if (found := groups[sharing.GROUP].get(sharing.CONFUSION)) is not None:
+            groups[sharing.GROUP][sharing.CONFUSION] = WRAPPED + pad(found.sum(dim=1)[:, None], (3, 0))
+
+    for task, way, told in (
+        ("join", too_many, "by_class of another number of samples"),
+        ("train", confused, "by_class of more test samples than it has of a class"),
+    ):
+        played = Played(whole.parent, small(whole), whole)
+        played.grid.sites[1].share_classes = True
+        played.grid.tamper[1] = in_place_of(task, way)
+        assert told in rounds(played)[1]["faults"]["east"]
 
 
 SCORED: dict[str, tuple[Way, str]] = {

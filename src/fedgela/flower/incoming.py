@@ -111,7 +111,8 @@ def check_joining(groups: Groups, about: About, algorithm: FedAvg, C: int) -> No
         _check_sums(groups["sums"]["total"], groups["sums"]["squares"], spec, samples)
     if shared := groups.get(sharing.GROUP, {}):
         _check_shared("join", shared, C, None)
-        if {part: int(value.sum()) for part, value in shared.items()} != {"train": samples, "test": tested}:
+        told = {"train": samples, "test": tested}
+        if {part: _count(value, told[part]) for part, value in shared.items()} != told:
             raise Unsound(f"sent {sharing.GROUP} of another number of samples")
 
 
@@ -155,7 +156,7 @@ def check_trained(
     if not 0 <= about["seconds"] < math.inf:
         raise Unsound(f"says that it trained for {about['seconds']} s")
     for name, value in groups.get("extra", {}).items():
-        if not value.is_floating_point() and ((value < 0).any() or int(value.sum()) > samples):
+        if not value.is_floating_point() and _count(value, samples) > samples:
             raise Unsound(f"sent extra/{name} with counts that it cannot have")
     _check_shared("train", groups.get(sharing.GROUP, {}), 0 if by_class is None else len(by_class), by_class)
     # of a masked change, in whole numbers, only the sum can be looked at
@@ -236,6 +237,12 @@ def _check_key(value: str) -> None:
     _check_secret(value)
     if not is_public_key(bytes.fromhex(value)):
         raise Unsound("sent a key or a seed that is none")
+
+
+def _count(value: Tensor, most: int) -> int:
+    """The sum of counts that together are `most` at most, or else more than that. Each is looked at by
+    itself, too: a sum of int64 wraps around."""
+    return int(value.sum()) if ((value >= 0) & (value <= most)).all() else most + 1
 
 
 def _measures(task: str, groups: Groups) -> dict[str, float]:

@@ -81,8 +81,10 @@ def problem(task: str, shared: State, C: int, tested: Tensor | None) -> str | No
         if not value.isfinite().all() or (value < 0).any() or (counts and value.dtype != torch.int64):
             return f"sent {GROUP}/{name} with values that are no counts and no sums"
     if tested is not None:
-        of_all = shared[CONFUSION].sum(dim=1) if CONFUSION in shared else tested
-        if (shared.get("right", tested) > tested).any() or not torch.equal(of_all, tested):
+        confusion = shared.get(CONFUSION, tested.diag())
+        # each by itself, too: a sum of int64 wraps around
+        more = (shared.get("right", tested) > tested).any() or (confusion > tested[:, None]).any()
+        if more or not torch.equal(confusion.sum(dim=1), tested):
             return f"sent {GROUP} of more test samples than it has of a class"
     return None
 
