@@ -199,6 +199,13 @@ def test_shared_counts_whose_sum_wraps_around_are_none(whole: Path) -> None:
         assert told in rounds(played)[1]["faults"]["east"]
 
 
+def test_a_fault_is_told_in_few_words_however_many_the_site_sends(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    played.grid.tamper[1] = in_place_of("train", weights(lambda w: torch.zeros([1] * 10_000)))
+    fault = rounds(played)[0]["faults"]["east"]
+    assert "as [1, 1, 1" in fault and len(fault) < 500
+
+
 SCORED: dict[str, tuple[Way, str]] = {
     "no measures": (without("measures"), "did not send the measure right"),
     "two numbers": (tensor("measures", "right", torch.zeros(2)), "did not send right as one finite number"),

@@ -55,7 +55,8 @@ def hear(replies: Replies, check: Callable[[int, Groups, About], None]) -> Heard
             answer = _read(payload)
             check(site, *answer)
         except Unsound as error:
-            heard.unsound[site] = _line(str(error))
+            # cut as a whole, too: a shape alone may have millions of dimensions
+            heard.unsound[site] = _line(str(error)[: 2 * LONGEST])
         else:
             heard.sound[site] = answer
     return heard
