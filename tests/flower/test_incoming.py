@@ -1,6 +1,7 @@
 """Whatever a site answers, the run goes on with the others: the site is named, in the round's record."""
 
 import json
+import math
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn.functional import pad
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedgela[flower]'")
 
+from fedgela.algorithms.fedgela import FedGELA
 from fedgela.checkpoints import FolderStore
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data import load_dataset
@@ -355,6 +357,18 @@ def test_a_site_that_is_refused_is_not_counted_among_those_that_a_round_waits_fo
     with pytest.raises(UserError, match="only 1 of at least 2"):
         server.step(progress)
     assert "waiting for sites: 1 of 2 are here" in played.notes
+
+
+@pytest.mark.parametrize("value_", [1e30, -1e30, -0.1, 1.1])
+@pytest.mark.parametrize("phi", ["paper-linear", "paper-sqrt", "paper-exp"])
+def test_statistics_that_no_site_can_have_are_refused(phi: str, value_: float, whole: Path) -> None:
+    """One site's would shrink or drop every site's Phi."""
+    extreme = value_ * (math.e if phi == "paper-exp" else 1.0)
+    played = Played(whole.parent, small(whole, algorithm=FedGELA(phi=phi)), whole)
+    played.grid.tamper[1] = in_place_of(
+        "join", tensor("statistics", "phi_normaliser", torch.full((4,), extreme, dtype=torch.float64))
+    )
+    assert "phi_normaliser with values that no site can have" in rounds(played)[0]["faults"]["east"]
 
 
 def test_class_counts_of_another_number_of_samples_are_refused(whole: Path) -> None:

@@ -18,7 +18,7 @@ from fedgela.errors import printable
 from fedgela.flower import sharing
 from fedgela.flower.exchange import Replies
 from fedgela.flower.masks import SEED_BYTES, is_public_key
-from fedgela.flower.outgoing import ABOUT, MEASURES, statistics_like
+from fedgela.flower.outgoing import ABOUT, MEASURES, statistics_like, statistics_of
 from fedgela.flower.wire import About, Groups, decode
 from fedgela.inputs import InputSpec, Kind
 from fedgela.models import State
@@ -110,6 +110,7 @@ def check_joining(groups: Groups, about: About, algorithm: FedAvg, C: int) -> No
     _check_tensors(groups, like, besides=(sharing.GROUP,))
     if sums:
         _check_sums(groups["sums"]["total"], groups["sums"]["squares"], spec, samples)
+    _check_statistics(groups.get("statistics", {}), algorithm, samples, C)
     if shared := groups.get(sharing.GROUP, {}):
         _check_shared("join", shared, C, None)
         told = {"train": samples, "test": tested}
@@ -238,6 +239,18 @@ def _check_key(value: str) -> None:
     _check_secret(value)
     if not is_public_key(bytes.fromhex(value)):
         raise Unsound("sent a key or a seed that is none")
+
+
+def _check_statistics(sent: State, algorithm: FedAvg, samples: int, C: int) -> None:
+    """Within what a site has that holds one class, and one that holds as much of all: everybody's training
+    rests on their mean."""
+    counts = torch.zeros(2, C, dtype=torch.int64)
+    counts[0, 0], counts[1] = samples, 1
+    for name, possible in statistics_of(algorithm, counts).items():
+        low, high = (value.double() for value in possible.aminmax())
+        slack = ROUNDING * (high - low)
+        if not ((sent[name] >= low - slack) & (sent[name] <= high + slack)).all():
+            raise Unsound(f"sent statistics/{name} with values that no site can have")
 
 
 def _count(value: Tensor, most: int) -> int:

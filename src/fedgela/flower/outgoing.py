@@ -37,10 +37,13 @@ def declared_at_join(algorithm: FedAvg, sums: State, C: int) -> Shapes:
 
 def statistics_like(algorithm: FedAvg, C: int) -> State:
     """What the method declares to share once, of a site that does not exist: names, shapes and types."""
-    if algorithm.shares() is None:
-        return {}
-    shared = algorithm.statistics(torch.ones(1, C, dtype=torch.int64))
+    shared = statistics_of(algorithm, torch.ones(1, C, dtype=torch.int64))
     return {name: value[0] for name, value in shared.items()}
+
+
+def statistics_of(algorithm: FedAvg, counts: Tensor) -> State:
+    """The same of sites with these class counts, [K, C]."""
+    return {} if algorithm.shares() is None else algorithm.statistics(counts)
 
 
 def declared(server: Server) -> Shapes:
