@@ -173,6 +173,24 @@ def test_counts_that_a_method_shares_are_counts(algorithm: str, name: str, whole
     assert "counts that it cannot have" in rounds(played)[0]["faults"]["east"]
 
 
+@pytest.mark.parametrize("far", [1e3, -1e3, 1e30])
+def test_class_means_that_are_far_longer_than_most_sites_do_not_become_prototypes(
+    far: float, whole: Path
+) -> None:
+    """The others' local models would be drawn after them, until they are no numbers any more."""
+
+    def longer(groups: Groups, about: About) -> None:
+        groups["extra"]["means"] = torch.full_like(groups["extra"]["means"], far)
+
+    played = Played(whole.parent, small(whole, algorithm="fedproto", rounds=3), whole)
+    played.grid.tamper[1] = in_place_of("train", longer)
+    for record in rounds(played)[:3]:
+        assert record["faults"] == {
+            "east": "sent class means that are more than 10 times as long as most others'"
+        }
+        assert record["train_loss"] < 10
+
+
 WRAPPED = torch.tensor([2**63 - 1, 2**63 - 1, 2, 0])  # as int64 their sum is 0
 
 

@@ -186,6 +186,11 @@ class FedAvg:
         """The next server state, from the updates in the order of their clients."""
         return replace(server, model={**server.model, **average(updates)})
 
+    def out_of_line(self, sent: Sequence[State]) -> dict[int, str]:
+        """Of what clients sent in a round beside their models: whose, by its place, is so unlike most others'
+        that it would break everybody's training, and why. A federation goes on without these."""
+        return {}
+
     # -- prediction --------------------------------------------------------------------------------
 
     def predict_global(self, net: Net, x: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ from fedgela.algorithms.fedavg import (
 from fedgela.geometry import class_means
 from fedgela.models import Net, State
 
+FAR = 10  # times most clients' length; those of honest clients were seen to differ by a factor of 4
+
 
 @dataclass(frozen=True)
 class FedProto(FedAvg):
@@ -80,6 +82,15 @@ class FedProto(FedAvg):
             "known": server.extra["known"] | sent,
         }
         return replace(server, extra=extra)
+
+    def out_of_line(self, sent: Sequence[State]) -> dict[int, str]:
+        """All clients' features are drawn to the prototypes, and nothing else bounds these: with a mean of
+        1000 in each coordinate from one client, no local model is finite any more after a round."""
+        means = [update["means"][update["weights"] > 0] for update in sent]
+        lengths = torch.stack([mean.double().square().mean().sqrt() for mean in means])
+        most = lengths.sort().values[len(lengths) // 2]
+        why = f"sent class means that are more than {FAR} times as long as most others'"
+        return dict.fromkeys((lengths > FAR * most).nonzero().flatten().tolist(), why)
 
     def predict_personal(self, net: Net, x: Tensor, client: State) -> Tensor:
         if self.prediction == "head":

@@ -191,7 +191,8 @@ class FederatedServer(Server):
             samples = {site: int(self.federation.train.sizes[site]) for site in clients}
             more["mask"] = self.secure.begin(progress, clients, samples)
             clients = self.secure.asked
-        for site, (answer, about) in self._ask("train", groups, clients, progress, **more).items():
+        answers = self._ask("train", groups, clients, progress, **more)
+        for site, (answer, about) in self._in_line(answers).items():
             if about["state_lost"]:
                 self._fault(site, "had lost its personal model, and started anew")
             self.site_seconds[self.terms.sites[site]] = about["seconds"]
@@ -203,6 +204,16 @@ class FederatedServer(Server):
         if self.privacy is not None and not visits:
             self._aggregate(progress, [])  # a model without noise would tell that nobody answered
         return visits
+
+    def _in_line(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+        """The answers without those that only the others show to be broken."""
+        sites = list(answers)
+        if not sites:
+            return answers
+        found = self.algorithm.out_of_line([answers[site][0].get("extra", {}) for site in sites])
+        for place, why in found.items():
+            self._fault(sites[place], why)
+        return {site: answer for place, (site, answer) in enumerate(answers.items()) if place not in found}
 
     def _keep_by_class(self, site: int, figures: Callable[[State, Tensor], Record], answer: Groups) -> None:
         if site in self.class_counts:
