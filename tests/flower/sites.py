@@ -53,6 +53,8 @@ class PlayedGrid:
         self.sites = sites
         self.offline: set[int] = set()
         self.tamper: dict[int, Tamper] = {}
+        self.removed: set[int] = set()
+        self.unreadable: set[int] = set()  # whose answers Flower cannot take apart
         self.seen: list[tuple[int, bytes, bytes]] = []  # (site, question, answer)
         self._replies: dict[str, Any] = {}
 
@@ -66,6 +68,9 @@ class PlayedGrid:
         ids = []
         for message in messages:
             site = message.metadata.dst_node_id - 100
+            if site in self.removed:
+                ids.append("")
+                continue
             ids.append(f"message {len(self._replies)}")
             question = payload_of(message.content)
             answer: bytes | None = self.sites[site].answer(question)
@@ -74,6 +79,8 @@ class PlayedGrid:
             if site in self.tamper:
                 answer = self.tamper[site](answer)
             self._replies[ids[-1]] = None if answer is None else self._reply(ids[-1], answer)
+            if site in self.unreadable:
+                self._replies[ids[-1]] = KeyError("Nope")
         return ids
 
     def _reply(self, id: str, answer: bytes) -> Any:
@@ -90,7 +97,11 @@ class PlayedGrid:
         self._replies[id] = None
 
     def pull_messages(self, ids: Iterable[str]) -> list[Any]:
-        return [self._replies[id] for id in ids if self._replies[id] is not None]
+        found = [self._replies[id] for id in ids if self._replies[id] is not None]
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        return found
 
 
 class Played:

@@ -31,6 +31,23 @@ def test_a_faulty_site_is_named_and_the_round_goes_on_without_it(how: str, whole
     json.dumps(record, allow_nan=False)
 
 
+def test_an_answer_that_flower_cannot_read_is_the_fault_of_its_site_alone(whole: Path) -> None:
+    """What takes messages apart raises of any kind, as for an object of a class that there is none of."""
+    played = Played(whole.parent, small(whole), whole)
+    server = played.server()
+    played.grid.unreadable = {0}
+    record = server.step(server.begin())
+    assert record["faults"] == {"north": "sent what Flower cannot read"}
+
+
+def test_sites_that_are_removed_in_the_middle_of_a_round_are_all_named(whole: Path) -> None:
+    played = Played(whole.parent, small(whole), whole)
+    server = played.server()
+    played.grid.removed = {0, 1}  # since the server saw them online
+    record = server.step(server.begin())
+    assert record["faults"] == dict.fromkeys(("north", "east"), "is not registered any more")
+
+
 def test_a_hanging_site_is_not_asked_again_before_it_answers(whole: Path) -> None:
     played = Played(whole.parent, small(whole, rounds=9), whole)
     server = played.server()

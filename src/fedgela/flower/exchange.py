@@ -2,9 +2,10 @@
 again before it has."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
@@ -38,9 +39,7 @@ class Exchange:
 
     def _forgive(self) -> None:
         """A site whose late answer has come can be asked again; the answer itself is of a past round."""
-        if not self.hanging:
-            return
-        answered = {m.metadata.reply_to_message_id for m in self.grid.pull_messages(self.hanging.values())}
+        answered = {id for id, _ in self._answers(self.hanging.values())}
         self.hanging = {site: id for site, id in self.hanging.items() if id not in answered}
 
     def wait_for(
@@ -69,21 +68,40 @@ class Exchange:
         ]
         ids = list(self.grid.push_messages(messages))
         self.sent += sum(len(question) for question in questions.values())
-        waiting = dict(zip(ids, questions, strict=True))
+        waiting = {}
+        for id, site in zip(ids, questions, strict=True):
+            if id:
+                waiting[id] = site
+            else:
+                replies.faults[site] = "is not registered any more"
         end = time.monotonic() + seconds
         while waiting and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
             self._forgive()  # the loss of its question shows only until a hanging site that ended is back
-            for reply in self.grid.pull_messages(list(waiting)):
-                site = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if site is not None:
-                    self._take(site, reply, replies)
+            for id, reply in self._answers(list(waiting)):
+                self._take(waiting.pop(id), reply, replies)
         for id, site in waiting.items():
             replies.faults[site] = f"no answer within {seconds:g} s"
             self.hanging[site] = id
         return replies
 
-    def _take(self, site: int, reply: Message, replies: Replies) -> None:
+    def _answers(self, ids: Iterable[str]) -> Iterator[tuple[str, Message | None]]:
+        """The answers that have come to these messages; None for one that Flower cannot read. They are pulled
+        one by one: of several, Flower would give none where one is such, and they would be lost."""
+        for id in ids:
+            try:
+                found = list(self.grid.pull_messages([id]))
+            except httpx.HTTPError:
+                raise  # the server, and no site
+            except Exception:  # of any kind: a hostile site makes up what Flower takes apart
+                yield id, None
+            else:
+                yield from ((id, reply) for reply in found)
+
+    def _take(self, site: int, reply: Message | None, replies: Replies) -> None:
+        if reply is None:
+            replies.faults[site] = "sent what Flower cannot read"
+            return
         if reply.has_error():
             replies.faults[site] = _reason(reply.error.code, reply.error.reason)
             return
