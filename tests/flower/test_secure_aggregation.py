@@ -194,8 +194,8 @@ def test_a_key_with_which_nobody_would_mask_is_the_fault_of_its_site_alone(task:
     server = played.server()
     progress = server.begin()
     for _ in range(2):
-        record = server.step(progress)
-        assert list(record["faults"]) == ["east"] and "a key or a seed that is none" in record["faults"]["east"]
+        faults = server.step(progress)["faults"]
+        assert list(faults) == ["east"] and "a key or a seed that is none" in faults["east"]
 
 
 def test_a_sum_that_is_absurdly_far_is_not_taken(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
