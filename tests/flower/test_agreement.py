@@ -94,6 +94,8 @@ def test_what_no_sites_can_do_is_refused(whole: Path) -> None:
     for changes, why in (
         ({"algorithm": "centralised"}, "pools all data"),
         ({"track": ["angles"]}, "track: shows all classes to every local model"),
+        ({"weights": "nowhere.safetensors"}, "weights: there is no file or folder nowhere.safetensors"),
+        ({"weights": "."}, "weights: . is a folder; a model of this package takes a .safetensors"),
         ({"aggregation": "krum:1"}, "krum:1 needs at least 5 clients a round to outvote broken ones, not 3"),
     ):
         with pytest.raises(UserError, match=why):

@@ -48,7 +48,7 @@ from fedgela.flower.terms import (
 from fedgela.flower.wire import About, Groups, encode
 from fedgela.inputs import InputSpec
 from fedgela.listener import Listener
-from fedgela.models import State, default_model, default_projection
+from fedgela.models import State, check_weights, default_model, default_projection
 from fedgela.own_code import check_own_code
 from fedgela.resolve import device_of
 from fedgela.runfolder import METRICS, RunFolder
@@ -160,6 +160,8 @@ def check_possible(experiment: Experiment, terms: Terms) -> None:
         raise UserError(
             "track: shows all classes to every local model, but a site has its own only; leave it out"
         )
+    if experiment.weights is not None:
+        check_weights(experiment.model, Path(experiment.weights).expanduser())
     if terms.dp_noise > 0:
         check_protects(experiment, sites)
     if terms.secure_aggregation:

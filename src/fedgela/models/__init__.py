@@ -87,7 +87,7 @@ def make_backbone(
     """A backbone by its model's name. `pretrained` is for models of the hub; `weights` is a .safetensors
     file, or for models of the hub also a folder of save_pretrained."""
     if weights is not None:
-        _check_weights(model, Path(weights))
+        check_weights(model, Path(weights))
     if is_hub_model(model):
         backbone: Backbone = hub_backbone(model, spec, pretrained, weights)
     elif model in BACKBONES:
@@ -101,11 +101,13 @@ def make_backbone(
     return backbone
 
 
-def _check_weights(model: str, weights: Path) -> None:
+def check_weights(model: str | None, weights: Path) -> None:
+    """A UserError where there are none; without a name the model is a default one, of this package's own."""
     if not weights.exists():
         raise UserError(f"weights: there is no file or folder {weights}")
-    if weights.is_dir() and not is_hub_model(model):
-        raise UserError(f"weights: {weights} is a folder; model {model} takes a .safetensors file")
+    if weights.is_dir() and not (model and is_hub_model(model)):
+        which = f"model {model}" if model else "a model of this package"
+        raise UserError(f"weights: {weights} is a folder; {which} takes a .safetensors file")
 
 
 def build_net(
