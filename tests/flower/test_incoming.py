@@ -93,6 +93,7 @@ TRAINED: dict[str, tuple[Way, str]] = {
     "seconds in words": (value("seconds", "soon"), "sent seconds as soon, which is no float"),
     "no seconds": (value("seconds", None), "sent seconds as None"),
     "seconds that are no number": (value("seconds", NAN), "trained for nan s"),
+    "seconds of ages": (value("seconds", 1.7e308), "says that it trained for 1.7e+308 s"),
     "samples that are a truth": (value("samples", True), "sent samples as True, which is no int"),
     "an unknown value": (value("counts", [1, 2]), "sent the value counts"),
     "a missing value": (without("state_lost"), "did not send the value"),

@@ -30,6 +30,7 @@ Answer = tuple[Groups, About]
 MOST_SAMPLES, MOST_VALUES, MOST_WORDS, MOST_CLASSES = 10**12, 10**8, 10**7, 10**4
 MOST_ALONG: dict[Kind, int] = {"image": 4096, "features": 10**6, "tokens": 10**6}  # along one dimension
 LONGEST = 200  # characters of a text that goes into the record
+MOST_SECONDS = 10**8  # of training in a round: three years
 ABSURD = 100.0  # an update that moves the model by so many times its own length
 ROUNDING = 1e-6  # of sums
 
@@ -155,7 +156,7 @@ def check_trained(
         raise Unsound(
             f"says that it has {_brief(about['samples'])} samples; when it joined, it had {samples}"
         )
-    if not 0 <= about["seconds"] < math.inf:
+    if not 0 <= about["seconds"] <= MOST_SECONDS:
         raise Unsound(f"says that it trained for {about['seconds']} s")
     for name, value in groups.get("extra", {}).items():
         if not value.is_floating_point() and _count(value, samples) > samples:
