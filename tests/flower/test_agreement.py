@@ -78,9 +78,10 @@ def test_labels_become_places_in_the_federations_class_list(tmp_path: Path) -> N
         ({"federation": "other"}, "of another federation"),
         ({"task": "steal"}, "there is no task 'steal'"),
         ({"run": "../../etc"}, "letters and digits"),
+        ({"task": "join", "classes": CLASSES[1:]}, "another list of classes than this site's folder"),
     ],
 )
-def test_a_site_refuses(change: dict[str, str], told: str, whole: Path) -> None:
+def test_a_site_refuses(change: dict[str, object], told: str, whole: Path) -> None:
     played = Played(whole.parent, small(whole))
     server = played.server()
     server.step(server.begin())

@@ -149,7 +149,7 @@ class Site:
         table = tomllib.loads(about["experiment"])
         own = dict.fromkeys(OWN) | {"engine": "auto", "device": self.device}
         experiment = parse_experiment(table | own)
-        data = agreed(self.data, tuple(about["classes"]))
+        data = self._data(about)
         joined_with = self._folder(about) / JOINED_WITH
         if joined_with.exists() and joined_with.read_text() != _identity(data):
             self.log("the data here is not what it was when this site joined the run")
@@ -163,6 +163,14 @@ class Site:
         k, N = int(about["site"]), int(about["sites"])
         owners = [np.full(len(y), k, dtype=np.int64) for y in (data.y_train, data.y_test)]
         return sharing.SiteServer(experiment, make_federation(data, N, *owners), note=self.log)
+
+    def _data(self, about: About) -> Dataset:
+        """With its labels as places in the run's list of classes. Where the federation has a list, no other
+        is taken: whether this site has classes beyond it would tell which it has."""
+        classes = tuple(about["classes"])
+        if self.classes and classes != self.classes:
+            raise Refused("the run has another list of classes than this site's folder")
+        return agreed(self.data, classes)
 
     def _store(self, about: About) -> SiteStore:
         return SiteStore(self._folder(about), int(about["round"]), int(about["visited"]))
@@ -189,7 +197,7 @@ class Site:
         """How much data there is, of which shape, and the sums that all sites' inputs are normalised by."""
         with self._told_here():
             algorithm = parse_experiment(tomllib.loads(about["experiment"])).algorithm
-            data = agreed(self.data, tuple(about["classes"]))
+            data = self._data(about)
         groups: Groups = {"sums": {}}
         if data.kind != "tokens":
             total, squares, _ = data.sums()
