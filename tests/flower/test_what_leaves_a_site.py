@@ -88,3 +88,17 @@ def test_an_exceptions_text_stays_on_the_site(whole: Path, monkeypatch: Any) -> 
     assert record["faults"]["north"] == "OSError (the site's own log tells more)"
     assert not any(b"patient" in answer for _, _, answer in played.grid.seen)
     assert any("patient-7" in line for line in played.logs)
+
+
+def test_a_sites_own_log_says_what_a_method_shares_beyond_weights(whole: Path) -> None:
+    """Before it is sent: the server's operator alone would else be told."""
+    played = Played(whole.parent, small(whole, algorithm="fedgen"))
+    played.server()
+    assert (
+        played.logs
+        == [
+            "run 1: FedGen shares more than weights: each client's label counts, by which the "
+            "generator's teachers are weighted"
+        ]
+        * 3
+    )

@@ -198,6 +198,8 @@ class Site:
         with self._told_here():
             algorithm = parse_experiment(tomllib.loads(about["experiment"])).algorithm
             data = self._data(about)
+        if (shared := algorithm.shares()) is not None:
+            self.log(f"run {about['run']}: {algorithm.title} shares more than weights: {shared}")
         groups: Groups = {"sums": {}}
         if data.kind != "tokens":
             total, squares, _ = data.sums()
