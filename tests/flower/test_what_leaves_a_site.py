@@ -1,5 +1,6 @@
 """What leaves a site is what is declared, and nothing else."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,17 @@ def test_a_sites_own_log_says_what_a_method_shares_beyond_weights(whole: Path) -
         ]
         * 3
     )
+
+
+def test_a_full_disk_is_a_line_in_the_sites_log(whole: Path, monkeypatch: Any) -> None:
+    played = Played(whole.parent, small(whole))
+    server = played.server()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "state/1")
+
+    monkeypatch.setattr("fedgela.flower.site.SiteStore.put", full)
+    record = server.step(server.begin())
+    assert record["faults"]["north"] == "OSError (the site's own log tells more)"
+    told = [line for line in played.logs if "No space left" in line]
+    assert told == ["cannot answer: [Errno 28] No space left on device: 'state/1'"] * 3

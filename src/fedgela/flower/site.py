@@ -83,7 +83,7 @@ class Site:
             self.log(f"not sent, since the algorithm does not declare it: {error}")
             return encode({}, {"error": "its answer held what the algorithm does not declare"})
         except Exception as error:  # of any kind: the server must hear of it
-            self.log(traceback.format_exc())
+            self.log(_told(error))
             return encode({}, {"error": f"{type(error).__name__} (the site's own log tells more)"})
 
     def _answer(self, groups: Groups, about: About) -> bytes:
@@ -295,6 +295,12 @@ class Site:
     ) -> tuple[Groups, About]:
         right = playing.finetuned(server, k, int(about["round"]), groups.get("model", {}))
         return {"measures": {"right": right.sum()[None]}}, {}
+
+
+def _told(error: Exception) -> str:
+    """For the site's own log: a line where a file or the disk is to blame, else where in the code it was."""
+    by_system = isinstance(error, OSError) and error.filename is not None
+    return f"cannot answer: {error}" if by_system else traceback.format_exc()
 
 
 def _identity(data: Dataset) -> str:
