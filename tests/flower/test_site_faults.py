@@ -126,6 +126,25 @@ def test_a_site_that_is_started_anew_with_other_data_takes_no_part_until_the_run
     assert "faults" not in played.server().step(progress)
 
 
+def test_a_sites_accuracy_is_of_the_test_samples_on_which_its_model_was_scored(whole: Path) -> None:
+    played = Played(whole.parent, small(whole, rounds=9), whole)
+    server = played.server()
+    server.agreed.write(whole.parent / "agreed.json")
+    progress = server.begin()
+    first = server.step(progress)
+    with np.load(whole.parent / "site-1.npz") as file:
+        arrays = dict(file)
+    np.savez(
+        whole.parent / "site-1.npz", **arrays | {part: arrays[part][:2] for part in ("x_test", "y_test")}
+    )
+    played.grid.sites[1] = played.site(1)
+    played.grid.tamper[1] = lambda answer: tampered(answer, "NaN")
+    played.recalled, played.records = whole.parent / "agreed.json", [first]
+    again = played.server().step(progress)
+    by_site = "local_accuracy_by_site"
+    assert 0 < first[by_site]["east"] == again[by_site]["east"]
+
+
 def test_a_resumed_run_is_normalised_as_it_began_whoever_is_there(whole: Path) -> None:
     played = Played(whole.parent, small(whole), whole)
     first = played.server()

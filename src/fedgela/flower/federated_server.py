@@ -81,6 +81,8 @@ class FederatedServer(Server):
             model = self.update_like["model"]
             masked = {name: torch.zeros(value.shape, dtype=fixed.dtype) for name, value in model.items()}
             self.update_like = self.update_like | {"model": masked}
+        # test samples [N, 1] of which `right` of the progress counts: a site may come back with others
+        self.scored_on = self.federation.test_counts.clone()
         self.refused = dict(refused)
         # of the round, by the site's name; who was refused has been noted
         self.faults: dict[str, str] = {terms.sites[site]: why for site, why in refused.items()}
@@ -197,6 +199,7 @@ class FederatedServer(Server):
                 self._fault(site, "had lost its personal model, and started anew")
             self.site_seconds[self.terms.sites[site]] = about["seconds"]
             self._keep_by_class(site, sharing.figures_of_visit, answer)
+            self.scored_on[site] = self.federation.test_counts[site]
             visit = visit_of(answer, site, about["samples"])
             for state in (visit.update.model, visit.update.extra):
                 state |= {name: value.to(self.device) for name, value in state.items()}
@@ -302,7 +305,7 @@ class FederatedServer(Server):
         """GA on the server's own test set, or else the sites' mean, weighted by their test samples; PA and
         the local accuracy over the sites that have trained. GA of local models is not known."""
         record: Record = {"GA": None}
-        totals = self.federation.test_counts  # [N, 1]
+        totals = self.scored_on
         if self.algorithm.GA_of == "global":
             if self.has_test_set:
                 scorer = self.scorer
@@ -348,7 +351,8 @@ class FederatedServer(Server):
         if record and self.faults:
             record["faults"] = self.faults
         # who never trained has no accuracy, rather than 0 %
-        self.federation.test_counts[progress.visited == 0] = 0
+        trained = progress.visited[:, None] > 0
+        self.federation.test_counts[:] = self.scored_on.where(trained, 0)
         return record
 
     def _keep_norms(self, progress: Progress, clients: Sequence[int]) -> None: ...  # they stay on the sites

@@ -239,6 +239,9 @@ class Gathering:
             releases=self.releases,
         )
         check_weights_travel(server)
+        for site, name in enumerate(self.terms.sites):
+            if name in self.tested:
+                server.scored_on[site] = self.tested[name]
         return server
 
     def recall(self, path: Path, records: Sequence[Record]) -> None:
