@@ -96,7 +96,7 @@ class Exchange:
             except Exception:  # of any kind: a hostile site makes up what Flower takes apart
                 yield id, None
             else:
-                yield from ((id, reply) for reply in found)
+                yield from ((id, reply) for reply in found[:1])
 
     def _take(self, site: int, reply: Message | None, replies: Replies) -> None:
         if reply is None:
