@@ -159,6 +159,7 @@ def test_what_the_server_is_to_load_is_found_from_any_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert").mkdir()
+    (tmp_path / "body.safetensors").touch()
     asked = parse_experiment({"weights": "body.safetensors", "model": "hf:bert", "dataset": "none.npz"})
     conducting.begin(federation, asked, tmp_path / "run", Listener())
     held = read_toml(tmp_path / "run" / ASKED)
