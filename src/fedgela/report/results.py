@@ -7,6 +7,7 @@ from fedgela.html_page import advice, described
 from fedgela.over_seeds import mean_std
 from fedgela.report.context import Context, Part, Section
 from fedgela.report.entries import Entry, Setting
+from fedgela.report.in_short import in_short
 from fedgela.report.paper_numbers import paper_number
 from fedgela.tables import COLUMNS, DIVERGED, METRICS, RANKED
 
@@ -118,7 +119,7 @@ def results(c: Context) -> Section:
             row += ["" if entry is base else mean_std(one, sign="+") for one in differences]
         row += [mean_std(entry.summary(f"{metric}_balanced", "last")) for metric in balanced]
         rows.append(row)
-    return Section("Results", [Grid(head, rows, _legend(c, paper, base), sortable=True)])
+    return Section("Results", [in_short(setting), Grid(head, rows, _legend(c, paper, base), sortable=True)])
 
 
 def _differs(entry: Entry, metric: str) -> bool:
@@ -144,7 +145,6 @@ def _legend(
     parts += [
         "best: the maximum over rounds (fine-tuned PA: at the round of the best GA), chosen on the data it "
         "is measured on",
-        f"PA: personal models on their clients' own test sets; GA: {setting.GA_of}",
     ]
     if base is not None:
         parts.append(f"Δ: difference to {base.label}, paired by seed")
