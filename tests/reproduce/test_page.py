@@ -231,8 +231,9 @@ def test_html_has_colours_and_no_markup_of_the_ledgers(make_entry) -> None:
     entry = make_entry(f"{WHERE}/fedgela", PA=99.0, GA=1.0)
     data = entry.data.model_copy(update={"variant": "<b>bold</b> & more"})
     html = to_html(page([entry.model_copy(update={"data": data})]), "title")
-    assert '<td class="reached">▲ +4.72</td>' in html
-    assert '<td class="below">▼ −60.57</td>' in html
+    # a number and its mark are never parted at the end of a line
+    assert '<td class="reached">▲\u00a0+4.72</td>' in html
+    assert '<td class="below">▼\u00a0−60.57</td>' in html
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in html
 
 

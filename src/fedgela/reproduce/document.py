@@ -93,4 +93,5 @@ def _inline(text: str) -> str:
     escaped = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
     escaped = re.sub(r"&lt;sup&gt;([\d,]+)&lt;/sup&gt;", r"<sup>\1</sup>", escaped)
     escaped = re.sub(r"\*\*([^*]*)\*\*", r"<strong>\1</strong>", escaped)
+    escaped = re.sub(r" ± |(?<=[▲▼]) ", lambda m: m[0].replace(" ", "\u00a0"), escaped)  # numbers stay whole
     return re.sub(r"\[([^\]]*)\]\(([^)]*)\)", r'<a href="\2">\1</a>', escaped)
