@@ -24,6 +24,7 @@ from fedgela.data.federation import make_federation
 from fedgela.geometry import phi, simplex_etf
 from fedgela.heat_maps import drawn_clients
 from fedgela.inspection import Inspection, inspect_federation
+from fedgela.inspection_report.text import findings
 from fedgela.measures import adaptation_cost
 from helpers import Cli, federation_of, tiny_dataset, tiny_npz
 
@@ -98,6 +99,17 @@ def test_another_method_is_told_the_cost_of_fedgelas_defaults_and_that_it_is() -
 
 
 # -- clients and classes ---------------------------------------------------------------------------
+
+
+def test_what_was_looked_for_and_not_found_is_one_line() -> None:
+    found = dict(findings(looked_at([[4, 0, 0], [0, 1, 0]], [[4, 0, 0], [0, 2, 0]])))
+    assert found["too small for a batch"] == "1 of 2 clients (batch_size 2)" and "nowhere" in found
+    assert found["looked for, none found"].startswith(
+        "classes only in a test set, classes never tested, test"
+    )
+    assert "never tested" not in found
+    text = report.to_text(looked_at([[4, 4]]))
+    assert max(map(len, text.split("\n\n")[3].splitlines())) <= 100
 
 
 def test_figures_by_client() -> None:
@@ -359,7 +371,8 @@ def test_out_holds_text_json_picture_and_page(command: Cli, tmp_path: Path) -> N
     assert text.startswith((out / "inspect.txt").read_text())
     assert (out / "heatmap.png").read_bytes().startswith(b"\x89PNG")
     page = (out / "inspect.html").read_text()
-    assert 'src="data:image/png;base64,' in page and 'alt="Heat map' in page
+    assert "<desc" in page and "Heat map: 50% of the cells are empty" in page  # in words, too
+    assert "var(--ink)" in page  # drawn in the page's colours, light or dark
     assert not re.search(r"https?://|<script|<link", page)
 
 

@@ -11,7 +11,7 @@ _COLOURS = f"""
 @media (prefers-color-scheme: dark) {{
   :root {{ --ink: #e6eaf0; --soft: #9aa6b5; --line: #333c48; --page: {DARK_PAGE}; --card: #1d232b; }}
 }}
-@media print {{ :root {{ --ink: #000; --soft: #444; --line: #bbb; --page: #fff; --card: #fff; }} }}
+@media print {{ :root {{ --ink: #000; --soft: #444; --line: #d5d5d5; --page: #fff; --card: #fff; }} }}
 """
 _STYLE = """
 * { box-sizing: border-box; }
@@ -34,14 +34,21 @@ thead th { white-space: normal; vertical-align: bottom; } tbody th { font-weight
 th.words, td.words { text-align: left; white-space: normal; min-width: 16rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.2rem; margin: 0; }
 dt { color: var(--soft); } dd { margin: 0; min-width: 0; }
-figure { margin: 0; min-width: 0; }
+figure { margin: 0; min-width: 0; } figcaption { font-size: .9rem; margin-bottom: .3rem; }
+figure svg { display: block; width: 100%; height: auto; }
+/* heat maps: on a dark page little is dark, and much stands out, as on a light one; so are texts in cells */
+@media screen and (prefers-color-scheme: dark) {
+  figure image { filter: invert(.92) hue-rotate(180deg); }
+  figure text[style*="#ffffff"], figure text:not([style*=fill]) { filter: invert(1); }
+}
+@media (max-width: 40rem) { figure.wide svg { min-width: 40rem; } }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; }
   th, td { padding: .25rem .5rem; }
   th:first-child { white-space: normal; min-width: 5.5rem; max-width: 9rem; overflow-wrap: anywhere; } }
 @media print { html { font-size: 10px; } body { max-width: none; padding: 0; font-size: 1rem; }
   figure, tr, .advice { break-inside: avoid; } h2, h3, h4, figcaption, caption { break-after: avoid; }
-  .scroll { overflow: visible; } th:first-child { position: static; } }
+  figure.wide svg { min-width: 0; } .scroll { overflow: visible; } th:first-child { position: static; } }
 """
 
 

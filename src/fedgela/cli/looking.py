@@ -41,7 +41,7 @@ def inspect(
     found = inspection.inspect(experiment)
     console = Console()
     if console.is_terminal:
-        for block in inspection_report.blocks(found):
+        for block in inspection_report.blocks(found, console.width):
             console.print(block if isinstance(block, str) else block.to_rich(), markup=False, highlight=False)
             console.print()
     else:

@@ -20,7 +20,7 @@ def save(found: Inspection, folder: Path) -> list[str]:
     files: dict[str, str | bytes] = {"inspect.txt": to_text(found), "inspect.json": to_json(found)}
     picture = heatmap(found)
     if picture is not None:
-        files |= {"heatmap.png": picture, "inspect.html": to_html(found, picture)}
+        files |= {"heatmap.png": picture, "inspect.html": to_html(found)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)

@@ -1,5 +1,6 @@
 """An inspection in words and tables."""
 
+import textwrap
 from collections.abc import Sequence
 
 from fedgela.errors import printable
@@ -30,6 +31,38 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
     same = f", {d.test_in_train_of_same_client:,} of them by the same client" if d.test_in_train else ""
     groups, in_both = found.data.groups
     columns = ", ".join(map(printable, found.data.feature_names))
+    looked_for = [
+        (
+            "too small for a batch",
+            small,
+            f"{small:,} of {found.clients:,} clients (batch_size {found.experiment.batch_size})",
+        ),
+        *(
+            (name, len(classes), _classes(found, classes))
+            for name, classes in (
+                ("only in a test set", found.federation.only_in_test),
+                ("never tested", found.federation.never_tested),
+                ("nowhere", found.federation.nowhere),
+            )
+        ),
+        (
+            "test samples also trained on",
+            d.test_in_train,
+            f"{d.test_in_train:,}{same}{_examples('test', d.examples_test_in_train)}",
+        ),
+        (
+            "samples of several clients",
+            d.across_clients,
+            f"{d.across_clients:,}{_examples('train', d.examples_across_clients)}",
+        ),
+        (
+            "samples twice on a client",
+            d.within_client,
+            f"{d.within_client:,}{_examples('train', d.examples_within_client)}",
+        ),
+        ("equal samples with other labels", d.conflicting, f"{d.conflicting:,}"),
+    ]
+    none = [_IN_WORDS.get(name, name) for name, count, _ in looked_for if not count]
     return [
         *([("features", columns)] if columns else []),
         *([("groups", f"{groups:,}, {in_both:,} of them both in training and in test")] if groups else []),
@@ -38,32 +71,21 @@ def findings(found: Inspection) -> list[tuple[str, str]]:
             "class imbalance",
             f"{found.class_imbalance:,.1f}, largest over smallest class of all training samples",
         ),
-        (
-            "too small for a batch",
-            f"{small:,} of {found.clients:,} clients (batch_size {found.experiment.batch_size})",
-        ),
-        ("only in a test set", _classes(found, found.federation.only_in_test)),
-        ("never tested", _classes(found, found.federation.never_tested)),
-        ("nowhere", _classes(found, found.federation.nowhere)),
-        (
-            "test samples also trained on",
-            f"{d.test_in_train:,}{same}{_examples('test', d.examples_test_in_train)}",
-        ),
-        (
-            "samples of several clients",
-            f"{d.across_clients:,}{_examples('train', d.examples_across_clients)}",
-        ),
-        (
-            "samples twice on a client",
-            f"{d.within_client:,}{_examples('train', d.examples_within_client)}",
-        ),
-        ("equal samples with other labels", f"{d.conflicting:,}"),
+        *((name, told) for name, count, told in looked_for if count),
+        *([("looked for, none found", ", ".join(none))] if none else []),
     ]
 
 
+# of lines that are about clients or classes, where only their names are listed
+_IN_WORDS = {
+    "too small for a batch": "clients too small for a batch",
+    "only in a test set": "classes only in a test set",
+    "never tested": "classes never tested",
+    "nowhere": "classes without samples",
+}
+
+
 def _classes(found: Inspection, classes: list[int]) -> str:
-    if not classes:
-        return "no class"
     shown = ", ".join(found.class_names[c] for c in classes[:10])
     return f"{len(classes)}: {shown}" + (", ..." if len(classes) > 10 else "")
 
@@ -86,11 +108,14 @@ def verdict(found: Inspection) -> str:
     return f"FedGELA {helps}{fit}: {advice.reason} ({SOURCE})"
 
 
-def blocks(found: Inspection) -> list[str | Grid]:
-    """The report in order: lines and tables."""
+def blocks(found: Inspection, width: int = 100) -> list[str | Grid]:
+    """The report in order: lines and tables. Findings are broken at `width`, below where they begin."""
     pairs = findings(found)
-    width = max(len(name) for name, _ in pairs)
-    lines = "\n".join(f"{name.ljust(width)}  {value}" for name, value in pairs)
+    named = max(len(name) for name, _ in pairs) + 2
+    room = max(width - named, 30)
+    lines = "\n".join(
+        name.ljust(named) + ("\n" + " " * named).join(textwrap.wrap(value, room)) for name, value in pairs
+    )
     notes = "\n".join(f"note: {line}" for line in found.advice.warnings)
     parts: list[str | Grid | None] = [
         f"{found.name}: {in_short(found)}",
