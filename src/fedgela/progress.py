@@ -16,6 +16,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from fedgela.config import Experiment
 from fedgela.evaluation import Record
@@ -106,14 +107,15 @@ class BarView(View):
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         super().__init__(console, runs)
-        # as narrow as a terminal of 80 columns
+        # as narrow as a terminal of 80 columns; where that is not enough the bar gets shorter, and no figure
+        whole = Column(no_wrap=True)
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=whole),
             TextColumn("{task.fields[figures]}"),
             TextColumn("left"),
-            TimeRemainingColumn(compact=True),
+            TimeRemainingColumn(compact=True, table_column=whole.copy()),
             console=console,
         )
         self.all = self.bars.add_task("runs", total=runs, figures="") if runs > 1 else None
