@@ -2,6 +2,7 @@
 
 from io import StringIO
 
+import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -78,6 +79,18 @@ def test_a_terminal_has_texts_as_they_are() -> None:
     out = StringIO()
     Console(file=out, width=60).print(Grid(("name", "n"), [("[red]", "1")], title="[bold]").to_rich())
     assert "[red]" in out.getvalue() and "[bold]" in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_narrow_terminal_names_and_heads_are_folded_and_no_figure_is_cut(width: int) -> None:
+    head = ("client", "samples", "classes", "missing", "imbalance", "test", "too small")
+    row = ("0 Assistance Publique Paris", "12,219", "5", "50%", "3,710.0", "1,443", "< batch")
+    out = StringIO()
+    Console(file=out, width=width).print(Grid(head, [row]).to_rich(width))
+    lines = out.getvalue().splitlines()
+    assert any(all(f" {cell} " in f"{line} " for cell in row[1:]) for line in lines)
+    assert "…" not in out.getvalue() and max(map(len, lines)) <= width
+    assert ("imbalance" in out.getvalue()) == (width > 60)  # heads are folded last
 
 
 def test_all_columns_may_be_to_the_left() -> None:

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +14,8 @@ from fedgela.html_page import escape, paragraph
 # A cell is a text, or a text with a mark: ("94.08", "best"). In HTML a mark is the cell's class; plain text
 # and Markdown show only "best" and "second". In text an empty mark is a blank, so that numbers stay aligned.
 Cell = str | tuple[str, str]
+
+NAMED = 14  # columns of a terminal that the names of rows are left before heads are folded
 
 _IN_TEXT = {"best": "*", "second": "_", "": " "}
 _IN_MARKDOWN = {"best": ("**", "**"), "second": ("<u>", "</u>")}
@@ -72,13 +75,28 @@ class Grid:
             f"<tbody>\n{body}\n</tbody></table></div>\n{paragraph(self.note, 'note') if self.note else ''}"
         )
 
-    def to_rich(self) -> Table:
-        table = Table(title=Text(self.title), title_justify="left")
+    def to_rich(self, width: int = 80) -> Table:
+        """For a terminal of `width` columns. Where room is short names are folded, then heads, and no figure
+        is cut."""
+        table = Table(title=Text(self.title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+        table.padding = (0, 1, 0, 0)
         table.caption, table.caption_justify = Text(self.note) if self.note else None, "left"
+        cells = [list(map(_text, row)) for row in self.rows]
+        inside = [max(map(cell_len, column)) for column in zip(*cells, strict=True)] or [0] * len(self.head)
+        whole = sum(
+            max(cell_len(name), room) + 2 for name, room in zip(self.head[1:], inside[1:], strict=True)
+        )
         for i, name in enumerate(self.head):
-            table.add_column(Text(name), justify="right" if i else "left", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*(Text(_text(cell)) for cell in row))
+            if i and whole + NAMED > width:
+                name = "\n".join(textwrap.wrap(name, max(inside[i], 6)))
+            table.add_column(
+                Text(name),
+                justify="right" if i else "left",
+                no_wrap=i > 0,
+                overflow="ellipsis" if i else "fold",
+            )
+        for row in cells:
+            table.add_row(*map(Text, row))
         return table
 
 

@@ -42,7 +42,8 @@ def inspect(
     console = Console()
     if console.is_terminal:
         for block in inspection_report.blocks(found, console.width):
-            console.print(block if isinstance(block, str) else block.to_rich(), markup=False, highlight=False)
+            shown = block if isinstance(block, str) else block.to_rich(console.width)
+            console.print(shown, markup=False, highlight=False)
             console.print()
     else:
         print(inspection_report.to_text(found), end="")
