@@ -166,6 +166,15 @@ def test_each_clients_PA_is_of_one_seed_since_another_has_other_clients(comparis
     assert [cell.text() for cell in table.find("thead")[0].find("th")] == ["client", "fedavg"]
 
 
+def test_a_line_has_its_name_beside_it(comparison: Path, page: Node) -> None:
+    def names(page: Node) -> set[str]:
+        svg = figure_about(page, "PA: personal").find("svg")[0]
+        return {text.text() for text in svg.find("text")} & {"fedavg", "fedrep", "fedgela"}
+
+    assert names(page) == {"fedavg", "fedrep", "fedgela"}
+    assert not names(read(make_report([comparison / "fedgela"]).html))  # where there is but one
+
+
 def test_a_legend_tells_several_methods_apart_and_one_has_none(comparison: Path, page: Node) -> None:
     buttons = [button.text() for button in page.find("button") if "data-toggle" in button.attributes]
     assert buttons == ["fedavg", "fedrep", "fedgela"]
@@ -424,6 +433,26 @@ def test_lines_that_stay_at_their_level_are_told_and_not_drawn(made_run: Callabl
             "fedgela" in numbers_of(figure_about(page, words))["1"]
         )  # beside a line that moves, it is drawn
     assert "not drawn" not in page.text()
+
+
+def test_angles_that_are_the_same_for_classes_had_and_for_all_are_drawn_once(
+    made_run: Callable[..., Path],
+) -> None:
+    angles = {"angle_existing_clients": [80.0], "angle_all_clients": [80.0], "angle_all_server": [70.0]}
+    page = read(make_report([made_run("run", [50.0], tracked=angles)]).html)
+    titles = [title for title in figures(page) if title.startswith("Mean angle")]
+    assert titles == [
+        f"Mean angle between the {whose} classifier vectors of all classes"
+        for whose in ("clients'", "server's")
+    ]
+
+
+def test_a_tenth_of_a_point_does_not_look_like_a_leap(made_run: Callable[..., Path]) -> None:
+    page = read(make_report([made_run("run", [50.0, 50.1])]).html)
+    svg = figure_about(page, "GA: the global").find("svg")[0]
+    told = [text.text() for text in svg.find("text")]
+    ticks = [float(text) for text in told if re.fullmatch(r"[45]\d(\.\d)?", text)]
+    assert max(ticks) - min(ticks) >= 3
 
 
 def test_a_method_without_a_global_model_has_no_classifier_at_the_server(

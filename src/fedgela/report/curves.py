@@ -2,21 +2,23 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedgela.grids import Grid
-from fedgela.heat_maps import Floats
+from fedgela.heat_maps import Floats, shortened
 from fedgela.over_seeds import mean_std
 from fedgela.report.colours import Style
-from fedgela.report.drawing import SOFT, Picture, belongs, line_style, plain_axes
+from fedgela.report.drawing import PAGE, SOFT, Picture, belongs, line_style, plain_axes
 from fedgela.report.entries import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LISTED_ROUNDS = 40  # rows of a curve's table; of more rounds, evenly spaced ones
+NAMED = 6  # up to so many lines have their names beside them; of more, only the legend has
 AFTER = (1.02, 1.14)  # of the last round: where what was measured after it is drawn
 
 
@@ -30,14 +32,19 @@ def curves(
     after: Mapping[str, Curve] | None = None,
     log: bool = False,
     most: float = math.inf,
+    span: float = 0.0,
+    narrow: bool = False,
 ) -> Picture:
     """A line a method with a band of one standard deviation over seeds, up to `most`; `after` is what was
-    measured once, after the last round, `target` a level to reach and its name."""
+    measured once, after the last round, `target` a level to reach and its name, `span` the least that the
+    axis covers, so that a hair's breadth does not look like a leap."""
     after = after or {}
     veil = 0.16 if len(series) <= 6 else 0.07  # many bands must not bury the lines
     values = [v for curve in series.values() for v in curve.mean]
     # a few powers of two are read better on an even scale
     logarithmic = log and min(values, default=0) > 0 and max(values) > 5 * min(values)
+
+    ends = {label: curve.mean[-1] for label, curve in (*series.items(), *after.items())}
 
     def draw(axes: "Axes") -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -63,6 +70,10 @@ def curves(
         if target is not None:
             _draw_target(axes, *target, above=min(values) < target[0])
         bottom, top = axes.get_ylim()
+        if top - bottom < span:
+            bottom = max((bottom + top - span) / 2, 0.0)
+            top = bottom + span
+            axes.set_ylim(bottom, top)
         if top > most:  # nothing lies there
             axes.set_ylim(top=most + 0.02 * (most - bottom))
         # a run of one round has one tick: with two there would be fractions of a round
@@ -75,6 +86,10 @@ def curves(
         _curves_text(title, series, after, target),
         draw,
         flat=0.5,
+        narrow=narrow,
+        named=(lambda axes: _name_lines(axes, ends, styles))
+        if 1 < len(ends) <= NAMED and not narrow
+        else None,
         styles=shown,
         data=_curves_table({**series, **after}),
     )
@@ -87,8 +102,36 @@ def _band(curve: Curve, logarithmic: bool, most: float) -> tuple[Floats, Floats]
     return low, np.minimum(mean + std, most)
 
 
+def _name_lines(axes: "Axes", ends: Mapping[str, float], styles: Mapping[str, Style]) -> None:
+    """Every line's name right of its end; names that would lie upon each other are moved apart."""
+    figure: Any = axes.figure
+    axes.autoscale_view()
+    to_axes = axes.transScale + axes.transLimits
+    at = {label: float(to_axes.transform((1.0, y))[1]) for label, y in ends.items()}
+    order = sorted(at, key=lambda label: at[label])
+    gap = 8.5 / (72 * 0.78 * figure.get_figheight())  # a line of text, as a share of the axis
+    for below, label in pairwise(order):
+        at[label] = max(at[label], at[below] + gap)
+    at[order[-1]] = min(at[order[-1]], 1.0)
+    for label, below in pairwise(reversed(order)):
+        at[below] = min(at[below], at[label] - gap)
+    for label in order:
+        name = axes.annotate(
+            shortened(label, 14),
+            (1, at[label]),
+            xycoords="axes fraction",
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            color=styles[label].colour,
+            annotation_clip=False,
+        )
+        belongs(name, label)
+
+
 def _draw_target(axes: "Axes", level: float, words: str, above: bool) -> None:
-    """A dotted level with its name above or below it."""
+    """A dotted level with its name above or below it, legible upon lines, too."""
     axes.axhline(level, color=SOFT, linewidth=0.9, linestyle=(0, (1, 1.5)))
     axes.annotate(
         words,
@@ -100,6 +143,7 @@ def _draw_target(axes: "Axes", level: float, words: str, above: bool) -> None:
         va="bottom" if above else "top",
         fontsize=7,
         color=SOFT,
+        bbox={"facecolor": PAGE, "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
     )
     axes.margins(y=0.1)
 

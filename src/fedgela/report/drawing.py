@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAGE_WIDTH = 3.9  # inches of a picture in the page, and of a wide one
-WIDE = 7.6
+PAGE_WIDTH = 3.9  # inches of a picture in the page, of a wide one, and of one of three beside each other
+WIDE, NARROW = 7.6, 2.9
 COLUMNS = (3.25, 6.75)  # inches: one column of a paper, and its whole width
 PNG_DPI = 300
 
@@ -72,6 +72,8 @@ class Picture:
     height: float = 0.72  # of the width
     flat: float | None = None  # the same for a file as wide as a page, where it differs
     wide: bool = False
+    narrow: bool = False
+    named: Callable[["Axes"], None] | None = None  # writes names into it, where no legend stands below
     styles: dict[str, Style] | None = None  # for the legend of its files
     data: Grid | None = None
 
@@ -84,11 +86,13 @@ class Picture:
         self.draw(axes)
         if legend and self.styles:
             _add_legend(figure, self.styles, width)
+        elif self.named is not None:
+            self.named(axes)
         return figure
 
     def to_html(self, place: str) -> str:
         """The picture in the page; `place` is an id that no other picture has."""
-        width = WIDE if self.wide else PAGE_WIDTH
+        width = WIDE if self.wide else NARROW if self.narrow else PAGE_WIDTH
         with _settings(place):
             svg = _saved(self.figure(width), "svg").decode()
         head = (

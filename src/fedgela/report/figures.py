@@ -68,7 +68,7 @@ def matrix(
     def draw(axes: "Axes") -> None:
         figure: Any = axes.figure
         width = 0.75 * figure.get_figwidth()  # the rest is for the rows' names and the scale
-        shown.draw(axes, width, named_rows=max(12.0, 7.4 * figure.get_figheight()))
+        shown.draw(axes, width, named_rows=max(12.0, 7.5 * figure.get_figheight()))
 
     return Picture(name, title, text, draw, height=height, wide=wide, data=data)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import product
 
 from fedgela.grids import Grid
 from fedgela.html_page import details, paragraph
@@ -13,6 +14,7 @@ from fedgela.report.entries import Curve, personal_accuracies
 from fedgela.report.figures import client_dots
 
 LISTED_CLIENTS = 100
+LEAST_SPAN = 5  # points of accuracy that an axis covers
 TRACKED_ON = "a sample of the training data with as many of every class"
 
 
@@ -25,17 +27,21 @@ def accuracy_curves(c: Context) -> Section:
     parts: list[Part] = []
     GA = _series(c, "GA")
     if GA:
-        parts.append(curves("GA", f"GA: {c.setting.GA_of}, %", "GA, %", GA, c.styles, most=100))
+        parts.append(
+            curves("GA", f"GA: {c.setting.GA_of}, %", "GA, %", GA, c.styles, most=100, span=LEAST_SPAN)
+        )
     PA, finetuned = _series(c, "PA"), _finetuned(c)
     if PA:
         title = "PA: personal models on their clients' own test samples, %"
         if finetuned:
             title += " (right of the last round: fine-tuned after it)"
-        parts.append(curves("PA", title, "PA, %", PA, c.styles, after=finetuned, most=100))
+        parts.append(curves("PA", title, "PA, %", PA, c.styles, after=finetuned, most=100, span=LEAST_SPAN))
     local = _series(c, "local_accuracy")
     if local and local.keys() != PA.keys():
         title = "Local models on their clients' own test samples, before aggregation, %"
-        parts.append(curves("local-accuracy", title, "accuracy, %", local, c.styles, most=100))
+        parts.append(
+            curves("local-accuracy", title, "accuracy, %", local, c.styles, most=100, span=LEAST_SPAN)
+        )
     loss = _series(c, "train_loss")
     if loss:
         title = "Mean training loss of a round (each method's own)"
@@ -84,37 +90,62 @@ def _each_client(c: Context) -> list[Part]:
     return [details(f"PA of each client, seed {seed}, %", table.to_html())]
 
 
+_KINDS = {"angle": "classifier vectors", "class_mean_angle": "class means of features"}
+_OWNERS = {"clients": "the clients'", "server": "the server's"}
+_GROUPS = {
+    "existing": "of the classes a client has",
+    "missing": "of the classes a client lacks",
+    "all": "of all classes",
+}
+
+
 def angle_curves(c: Context) -> Section:
+    """A row of pictures for each kind of vectors of each kind of models."""
     parts: list[Part] = []
     fixed: list[str] = []
     C = c.classes()
     etf = etf_angle(C) if C else math.nan
-    # older runs of methods without a global model have angles of its initial classifier, which nobody uses
-    headless = {e.label for e in c.setting.entries if e.experiment.algorithm.GA_of != "global"}
-    for key in c.setting.keys("angle_", "class_mean_angle_"):
-        series = _series(c, key)
-        if key.startswith("angle_") and key.endswith("_server"):
-            series = {label: curve for label, curve in series.items() if label not in headless}
-        if not series:
-            continue
-        of = "class means of features" if key.startswith("class_mean") else "classifier vectors"
-        group, where = key.removeprefix("class_mean_").removeprefix("angle_").rsplit("_", 1)
-        which = {"existing": "of the classes a client has", "missing": "of the classes a client lacks"}
-        whose = {"clients": "the clients'", "server": "the server's"}.get(where, where)
-        what = f"{whose} {of} {which.get(group, 'of all classes')}"
-        if _stay_at(etf, series):
-            fixed.append(what)
-            continue
-        title = f"Mean angle between {what}, degrees"
-        target = (etf, f"simplex ETF, {etf:.2f}°") if C else None
-        name = key.replace("_", "-")
-        parts.append(curves(name, title, "degrees", series, c.styles, target))
+    target = (etf, f"simplex ETF, {etf:.2f}°") if C else None
+    for kind, whose in product(_KINDS, _OWNERS):
+        drawn: list[Part] = []
+        for group, which in _GROUPS.items():
+            key = f"{kind}_{group}_{whose}"
+            series = _angles(c, key)
+            # where nobody lacks a class, those that clients have are all
+            if not series or (group != "all" and _same(series, _angles(c, f"{kind}_all_{whose}"))):
+                continue
+            what = f"{_OWNERS[whose]} {_KINDS[kind]} {which}"
+            if _stay_at(etf, series):
+                fixed.append(what)
+                continue
+            title = f"Mean angle between {what}"
+            name = key.replace("_", "-")
+            drawn.append(curves(name, title, "degrees", series, c.styles, target, narrow=True))
+        parts += [*drawn, ""]  # which ends the row
     if c.setting.keys("class_mean_angle_"):
         parts.insert(0, paragraph(f"Class means are those of features of {TRACKED_ON}.", "note"))
     if fixed:
         told = f"A simplex ETF's {etf:.2f}° in every round, and not drawn: {'; '.join(fixed)}."
         parts.append(paragraph(told, "note"))
-    return Section("Angles", parts)
+    return Section("Angles", parts if any(parts) else [])
+
+
+def _angles(c: Context, key: str) -> dict[str, Curve]:
+    series = _series(c, key)
+    if key.startswith("angle_") and key.endswith("_server"):
+        # older runs of methods without a global model have angles of its first classifier, which nobody uses
+        headless = {e.label for e in c.setting.entries if e.experiment.algorithm.GA_of != "global"}
+        series = {label: curve for label, curve in series.items() if label not in headless}
+    return series
+
+
+def _same(some: Mapping[str, Curve], others: Mapping[str, Curve]) -> bool:
+    """Whether two pictures would look alike."""
+    return some.keys() == others.keys() and all(
+        curve.rounds == others[label].rounds
+        and all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(curve.mean, others[label].mean, strict=True))
+        for label, curve in some.items()
+    )
 
 
 def _stay_at(level: float, series: Mapping[str, Curve]) -> bool:
@@ -136,22 +167,31 @@ _COLLAPSE = {
 }
 
 
+_WHERE = {"server": "the global model", "clients": "the clients' models"}
+
+
 def other_curves(c: Context) -> Section:
-    """Collapse against 0, and whatever else was tracked."""
+    """Collapse against 0, and whatever else was tracked; a measure of the global model beside that of the
+    clients'."""
     parts: list[Part] = []
     collapsed: list[str] = []
-    for key in c.setting.keys(*_COLLAPSE):
+    order = list(_COLLAPSE)
+    known = {key: max((k for k in order if key.startswith(k)), key=len) for key in c.setting.keys(*_COLLAPSE)}
+    before = ""
+    for key in sorted(known, key=lambda key: (order.index(known[key]), not key.endswith("_server"))):
         series = _series(c, key)
         if not series:
             continue
-        known = max((k for k in _COLLAPSE if key.startswith(k)), key=len)
-        where = key.removeprefix(known).strip("_").replace("_", " ")
-        title = _COLLAPSE[known] + (f" ({where})" if where else "")
+        where = key.removeprefix(known[key]).strip("_")
+        title = _COLLAPSE[known[key]] + (f" ({_WHERE.get(where, where)})" if where else "")
         target = (0.0, "collapse, 0") if key.startswith("nc") else None
         if target and _stay_at(0.0, series):
             collapsed.append(title)
             continue
         name, what = key.replace("_", "-"), title.partition(":")[0]
+        if known[key] != before and (target or before.startswith("nc")):
+            parts.append("")  # which ends the row
+        before = known[key]
         parts.append(curves(name, title, what, series, c.styles, target))
     if collapsed:
         parts.append(paragraph(f"0 in every round, and not drawn: {'; '.join(collapsed)}.", "note"))
