@@ -32,7 +32,7 @@ def test_who_leads_by_how_much_and_on_how_many_seeds(made_run: Make, tmp_path: P
     assert GA == (
         "GA (generic accuracy: the global model on all test samples)"
         "fedgela leads with 63.00 ± 0.00 %: 1.00 ± 2.83 points ahead of fedge (on 1 of 2 seeds) and "
-        "12.00 ± 1.41 points ahead of fedavg (on all 2 seeds)."
+        "12.00 ± 1.41 points ahead of fedavg (on both seeds)."
     )
     assert PA.startswith("PA (personal accuracy: ") and "fedgela leads with 68.00 ± 0.00 %: " in PA
 

@@ -115,6 +115,22 @@ def test_a_click_in_the_legend_hides_a_method_and_shows_it_again(opened: Opened)
     assert opened.problems == []
 
 
+def test_pointing_at_a_method_in_the_legend_fades_the_others(opened: Opened) -> None:
+    def faded(label: str) -> set[str]:
+        return set(
+            opened.page.evaluate(
+                """label => [...document.querySelectorAll('[data-series]')]
+                   .filter(g => g.dataset.series === label).map(g => g.style.opacity)""",
+                label,
+            )
+        )
+
+    opened.page.locator(".legend button", has_text="fedgela").first.hover()
+    assert faded("fedgela") == {""} and faded("fedavg") == {"0.12"}
+    opened.page.locator("h1").hover()
+    assert faded("fedavg") == {""}
+
+
 def test_a_click_on_a_column_sorts_the_table(opened: Opened) -> None:
     table = opened.page.locator("table.sortable").first
     names = table.locator("thead th").all_inner_texts()
@@ -142,6 +158,10 @@ def test_a_screenshot_to_look_at(browser: "playwright.Browser", saved: Path, sch
     path = saved.with_name(f"report-{scheme}.png")
     page.screenshot(path=path, full_page=True)
     height = page.evaluate("document.documentElement.scrollHeight")
+    maps = page.evaluate(
+        """() => [...document.querySelectorAll('figure image')].map(map => getComputedStyle(map).filter)"""
+    )
+    assert {one != "none" for one in maps} == {scheme == "dark"}  # little is as dark as the page
     brightness = page.evaluate(
         """() => ['color', 'backgroundColor'].map(of => getComputedStyle(document.body)[of]
              .match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0))"""

@@ -69,5 +69,6 @@ def _ahead(best: Entry, other: Entry, metric: str) -> str:
     words = f"{points} points ahead of {other.label}"
     if len(gaps) < 2:
         return words
-    won = sum(round(gap, 2) > 0 for gap in gaps)
-    return f"{words} (on {'all' if won == len(gaps) else f'{won} of'} {len(gaps)} seeds)"
+    won, n = sum(round(gap, 2) > 0 for gap in gaps), len(gaps)
+    seeds = f"{won} of {n}" if won < n else "both" if n == 2 else f"all {n}"
+    return f"{words} (on {seeds} seeds)"
