@@ -78,7 +78,8 @@ class HeatMap:
         _name(axes.set_xticks, columns, width / (0.06 * digits + 0.08))
         _name(axes.set_yticks, rows, named_rows)
         if not upright:
-            axes.tick_params(axis="x", labelrotation=90)
+            for label in axes.get_xticklabels():  # ending at their ticks, whatever font a page has
+                label.set(rotation=90, rotation_mode="anchor", ha="right", va="center")
             _make_room_below(axes)
         axes.set_xlabel(self.column_label)
         axes.set_ylabel(self.row_label)

@@ -137,3 +137,10 @@ def test_a_logarithmic_scale_has_several_names(first: float, last: float) -> Non
     ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
     named = [tick for tick in ticks if tick.label1.get_text() and low <= tick.get_loc() <= high]
     assert 2 <= len(named) <= 8
+
+
+def test_turned_names_end_at_their_ticks_in_whatever_font_the_page_has() -> None:
+    texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", by_class(2, SKIN).to_html("p"))
+    named = {words: how for how, words in texts if words in SKIN}
+    assert named.keys() == set(SKIN)
+    assert all("text-anchor: end" in how and "rotate(-90" in how for how in named.values())
