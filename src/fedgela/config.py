@@ -259,8 +259,7 @@ class Experiment(BaseModel):
         try:
             return validate(table)
         except ValidationError as error:
-            method = _method_named(table)
-            lines = _explain(error, known_keys(method), method)
+            lines = _explain(error, _method_named(table))
         more = f" (and {len(lines) - 2} more)" if len(lines) > 2 else ""
         raise UserError("\n".join(lines[:2]) + more)
 
@@ -326,18 +325,16 @@ def _method_named(table: object) -> str:
     return name if isinstance(name, str) else "fedgela"
 
 
-def _explain(
-    error: ValidationError, known: list[str], method: str, prefix: tuple[str, ...] = ()
-) -> list[str]:
+def _explain(error: ValidationError, method: str, prefix: tuple[str, ...] = ()) -> list[str]:
     lines = []
     for problem in error.errors():
         key = ".".join([*prefix, *(str(part) for part in problem["loc"])])
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            lines.append(f"there is no key {key!r}{_hint(key, known, method)}")
+            lines.append(f"there is no key {key!r}{_hint(key, method)}")
         elif problem["type"] == "value_error":
             cause = problem["ctx"]["error"]
             if isinstance(cause, ValidationError):
-                lines += _explain(cause, known, method, (key,))
+                lines += _explain(cause, method, (key,))
             else:
                 lines.append(f"{key}: {cause}" if key else str(cause))
         else:
@@ -345,8 +342,9 @@ def _explain(
     return lines
 
 
-def _hint(key: str, known: list[str], method: str) -> str:
+def _hint(key: str, method: str) -> str:
     """What may have been meant by a key that does not exist."""
+    known = known_keys(method)
     if key.split(".")[0] == "methods":
         return "; tables of methods are for compare and tune"
     name = f"algorithm.{key.removeprefix('algorithm.')}"
