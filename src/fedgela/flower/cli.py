@@ -80,7 +80,10 @@ def init(
 
 
 @app.command()
-def add(folder: Folder, names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
+def add(
+    folder: Folder,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="what the further sites are called")],
+) -> None:
     """Let further sites take part in the runs that begin from now on: a key and a folder for each."""
     from fedgela.flower import require_flower
 
@@ -93,7 +96,9 @@ def add(folder: Folder, names: Annotated[list[str], typer.Argument(metavar="NAME
 
 
 @app.command()
-def remove(folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+def remove(
+    folder: Folder, name: Annotated[str, typer.Argument(metavar="NAME", help="what the site is called")]
+) -> None:
     """Let a site take no part any more, as when its key was stolen; `add` makes it another."""
     from fedgela.flower import require_flower
 
