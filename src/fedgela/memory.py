@@ -20,15 +20,15 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_memory(device: str, workers: bool) -> int:
-    """The peak in bytes since `forget_peak`, once worker processes have ended.
-
-    On a GPU it is what PyTorch reserved; on a CPU the resident memory of this process and, where there were
-    workers, of the largest of them. Pages that the two share are counted twice.
-    """
+def peak_memory(device: str) -> int:
+    """The peak in bytes since `forget_peak`: on a GPU of what PyTorch reserved, on a CPU of this process."""
     if torch.device(device).type == "cuda":
         # `cuda` is all of the machine's GPUs, `cuda:1` that one
         used = range(torch.cuda.device_count()) if device == "cuda" else [torch.device(device)]
         return sum(torch.cuda.max_memory_reserved(gpu) for gpu in used)
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN) if workers else (resource.RUSAGE_SELF,)
-    return sum(_UNIT * resource.getrusage(one).ru_maxrss for one in who)
+    return resident_peak()
+
+
+def resident_peak() -> int:
+    """The peak of this process's resident memory, in bytes."""
+    return _UNIT * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -245,9 +245,7 @@ def go_on(
         saver.wait()
     seconds += time.perf_counter() - began
     result = summarise(server, progress, folder.records(), finetuned, seconds)
-    server.close()  # the memory that worker processes used is known once they have ended
-    workers = experiment.engine == "lanes" and (experiment.lanes or 1) > 1
-    result["peak_memory_bytes"] = peak_memory(experiment.device, workers)
+    result["peak_memory_bytes"] = peak_memory(experiment.device) + server.engine.workers_memory
     for old in folder.models.glob("global-*.safetensors"):  # left by a process that was killed right here
         old.unlink()
     if server.algorithm.GA_of == "global":

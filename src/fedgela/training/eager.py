@@ -18,6 +18,7 @@ class EagerEngine:
     """Holds one net, into which each client's state is loaded in turn."""
 
     EVALUATION_BATCH = 1000
+    workers_memory = 0  # there are none
 
     def __init__(
         self, net: Net, data: Dataset, device: torch.device, optimiser: Optimiser, batch_size: int

@@ -73,6 +73,9 @@ class Question:
 class Engine(Protocol):
     """Trains and evaluates models on the data set that it was made with."""
 
+    # the peak of the largest worker process, bytes; pages that it shares with this process count, too
+    workers_memory: int
+
     def train(self, plan: Plan, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """Train the clients of a round; outcomes come one by one, in any order."""
         ...

@@ -42,6 +42,7 @@ class LaneEngine:
 
     EVALUATION_BATCH = 1000  # on a CPU
     EVALUATION_BATCH_GPU = 5000
+    workers_memory = 0  # there are none
 
     def __init__(
         self,

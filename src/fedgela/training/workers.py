@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedgela.errors import UserError, first_line
+from fedgela.memory import resident_peak
 from fedgela.models import State
 from fedgela.training.groups import groups_of
 from fedgela.training.interface import Job, Outcome, Plan, Predict, Question
@@ -39,6 +40,7 @@ class WorkerEngine:
     def __init__(self, local: LaneEngine, workers: int) -> None:
         self.local = local
         self.workers = workers
+        self.workers_memory = 0
         self.told: set[str] = set()  # notes that were passed on: all workers would repeat them
         if _start_method() == "spawn":
             _check_can_travel(local)
@@ -121,9 +123,10 @@ class WorkerEngine:
 
     def _receive(self, connection: Connection) -> Any:
         try:
-            kind, reply, notes = _unpacked(connection.recv_bytes())
+            kind, reply, notes, memory = _unpacked(connection.recv_bytes())
         except (EOFError, OSError):
             raise _died() from None
+        self.workers_memory = max(self.workers_memory, memory)
         for text in notes:
             if text not in self.told:
                 self.told.add(text)
@@ -207,7 +210,7 @@ def _serve(connection: Connection, engine: LaneEngine, inherited: Sequence[Conne
         except Exception:
             kind, reply = "error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
         try:
-            connection.send_bytes(_packed((kind, reply, notes)))
+            connection.send_bytes(_packed((kind, reply, notes, resident_peak())))
         except OSError:
             return
         notes.clear()
