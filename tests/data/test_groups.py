@@ -57,6 +57,29 @@ def test_own_tests_are_whole_groups(tmp_path: Path, natural: bool, names: bool) 
         assert data.client_test is not None and set(data.client_test.tolist()) == {0, 1, 2}
 
 
+def test_an_id_of_several_samples_is_told_where_there_are_no_groups(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    x, y = np.random.default_rng(0).random((20, 2)), np.arange(20) % 2
+    parts = {"x_train": x[:10], "y_train": y[:10], "x_test": x[10:], "y_test": y[10:]}
+
+    def notes(ids: list[Any], **more: Any) -> list[tuple[str, ...]]:
+        table = {"label": y, "a": x[:, 0], "id": pa.array(ids), **more}
+        parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+        halves = {"id_train": ids[:10], "id_test": ids[10:]} | (
+            {"group_train": y[:10], "group_test": y[10:]} if more else {}
+        )
+        arrays = {key: np.array(value, dtype=str) for key, value in halves.items() if key[:2] == "id"}
+        files = [str(tmp_path / "t.parquet"), saved(tmp_path, **parts, **halves | arrays)]
+        return [load_dataset(file).notes for file in files]
+
+    for told in notes([f"P{i // 3}" for i in range(20)]):
+        assert len(told) == 1 and told[0].startswith("3 samples have the id 'P0' (6 more ids are repeated)")
+        assert "call the ids 'group'" in told[0]
+    assert notes([f"P{i}" for i in range(20)]) == [(), ()]
+    assert notes(["7", *[""] * 19]) == [(), ()]  # ids that are missing
+    assert notes(["P"] * 20, group=np.arange(20)) == [(), ()]
+
+
 def test_groups_of_one_sample_change_nothing() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 300)

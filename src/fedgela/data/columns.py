@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgela.data.groups import repeated_ids
 from fedgela.errors import printable, some_of
 
 ID = "id"  # the sample's name, shown with predictions and never trained on
@@ -54,6 +55,8 @@ def doubtful(table: Any, features: Sequence[str]) -> Iterator[str]:
     for role in ROLES:
         if (name := nearly(role, names)) in features:
             yield f"column {name!r} is trained on as any feature (did you mean {role!r}?)"
+    if ID in names and "group" not in names:
+        yield from repeated_ids(table[ID].drop_null().to_pylist())
     for name in features:
         numbers = table[name].to_numpy()
         yield from _placeholder(name, numbers)

@@ -1,5 +1,8 @@
 """Groups of samples that belong together, such as a patient's images, given by numbers or by names."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 import numpy as np
 
 from fedgela.errors import UserError
@@ -11,6 +14,21 @@ def check_group(key: str, values: np.ndarray, samples: int) -> None:
             f"{key} must be {samples} integers or strings, one a sample, not {values.dtype} "
             f"{list(values.shape)}"
         )
+
+
+def repeated_ids(ids: Iterable[object]) -> tuple[str, ...]:
+    """A note where several samples have one id and there are no groups: ids of patients, perhaps, instead of
+    samples."""
+    times = Counter(text for text in map(str, ids) if text.strip())
+    repeated = [one for one, count in times.items() if count > 1]
+    if not repeated:
+        return ()
+    more = f" ({len(repeated) - 1} more ids are repeated)" if len(repeated) > 1 else ""
+    return (
+        f"{times[repeated[0]]} samples have the id {repeated[0]!r}{more}: if samples of one id belong "
+        "together, as a patient's do, call the ids 'group', so that none are in training while others are in "
+        "test",
+    )
 
 
 def numbered(

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgela.data.arrays import REAL, as_float32, make_dataset
 from fedgela.data.dataset import Dataset
-from fedgela.data.groups import check_group
+from fedgela.data.groups import check_group, repeated_ids
 from fedgela.data.split import own_tests
 from fedgela.data.text import TEXT, next_characters
 from fedgela.errors import UserError, did_you_mean, prefixed, printable, some_of
@@ -45,7 +45,7 @@ def load_npz(name: str, path: Path) -> Dataset:
     with prefixed(path):
         if arrays.keys() >= TEXT:
             return next_characters(name, arrays["text"], arrays["offset"], arrays["role"])
-        unused = _unused(arrays)
+        notes = (*_unused(arrays), *_repeated_ids(arrays))
         for key in ("client", "group"):
             if key in arrays and set(PARTS) & arrays.keys():
                 raise UserError(f"has {key} beside x_train; the {key}s are {key}_train and {key}_test then")
@@ -71,7 +71,7 @@ def load_npz(name: str, path: Path) -> Dataset:
             group_test=arrays.get("group_test"),
             class_names=names_of(arrays, "class_names"),
             client_names=names_of(arrays, "client_names"),
-            notes=unused,
+            notes=notes,
         )
 
 
@@ -92,6 +92,12 @@ def _unused(arrays: Arrays) -> tuple[str, ...]:
         return ()
     names = [printable(key) for key in unused]
     return (f"arrays of the file that nothing reads: {some_of(names, SHOWN)}",)
+
+
+def _repeated_ids(arrays: Arrays) -> tuple[str, ...]:
+    if set(GROUPS) & arrays.keys():
+        return ()
+    return repeated_ids(one for key in IDS if key in arrays for one in arrays[key].ravel().tolist())
 
 
 def _split(arrays: Arrays) -> Arrays:
