@@ -663,7 +663,10 @@ def test_unreadable_images_of_a_file_are_named_by_row(tmp_path: Path) -> None:
         ({"label": [0, None], "a": [1, 2]}, "column label lacks a value in row 1"),
         ({"label": ["x", "nan"], "a": [1, 2]}, "column label lacks a value in row 1, written 'nan'"),
         ({"label": [-3, 1], "a": [1, 2]}, "column label holds -3; labels are numbers from 0, or names"),
-        ({"label": [0.5, 1], "a": [1, 2]}, "column label must be integers or strings, not float64"),
+        (
+            {"label": [1, 0.5], "a": [1, 2]},
+            "column label must be integers or strings, not float64, such as 0.5 in row 1",
+        ),
         ({"label": [0, 1], "a": [1, 2], "client": [0.5, 1]}, "column client must be integers or strings"),
         ({"label": [0, 1], "a": [1, 2], "split": ["train", "val"]}, "must say 'train' or 'test', not 'val'"),
         ({"label": [0, 1], "a": [1, 2], "split": ["test", "test"]}, "says 'test' of every row"),

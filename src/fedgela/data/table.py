@@ -173,7 +173,11 @@ def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]
     if values.dtype.kind in "OU" and all(isinstance(value, str) for value in values.tolist()):
         names, places = np.unique([value.strip() for value in values.tolist()], return_inverse=True)
         return places.astype(np.int64), tuple(names.tolist())
-    raise UserError(f"column {column} must be integers or strings, not {values.dtype}")
+    told = str(values.dtype)
+    if values.dtype.kind == "f":
+        row = int(np.argmax(~(values % 1 == 0)))  # the first that is no integer; else they are too large
+        told += f", such as {values[row]:g} in row {row}"
+    raise UserError(f"column {column} must be integers or strings, not {told}")
 
 
 def _test(table: Any, y: np.ndarray, client: np.ndarray | None, group: np.ndarray | None) -> np.ndarray:
