@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the tables of README.md and docs/*.md from results/, between their markers. Nothing is typed by hand.
+"""Write the tables of README.md and docs/*.md between their markers, from results/ and the paper's tables as
+data. Nothing is typed by hand.
 
 python results/tables.py            # rewrites them
 
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import ledger_tables as of_the_ledger
+import paper_tables as of_the_paper
 import sweep_tables as of_sweeps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +48,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "length-and-form": of_sweeps.length_and_form,
     "many-classes": of_sweeps.many_classes,
     "measured": of_the_ledger.measured,
+    "paper-choices": of_the_paper.choices,
+    "paper-contents": of_the_paper.contents,
+    "paper-contradictions": of_the_paper.contradictions,
     "phi-forms": of_sweeps.phi_forms,
     "phi-measured": of_the_ledger.phi_measured,
     "precision": of_sweeps.precision,

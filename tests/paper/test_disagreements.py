@@ -1,21 +1,10 @@
-"""Where the paper's own numbers disagree, and the page that lists it."""
-
-from pathlib import Path
+"""Where the paper's own numbers disagree."""
 
 import pytest
 
 from fedgela.paper import cells
 from fedgela.paper.disagreements import best_baselines, claimed_gain, disagreements
-from fedgela.paper.docs import rendered
 from fedgela.paper.files import claims
-
-PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
-
-
-def test_the_page_is_what_the_registry_says() -> None:
-    text = PAGE.read_text("utf-8")
-    assert text.count("<!-- paper: ") == 3
-    assert rendered(text) == text, "write it anew: python -m fedgela.paper.docs docs/paper.md"
 
 
 def test_summaries_that_the_main_table_contradicts() -> None:

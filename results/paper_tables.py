@@ -1,21 +1,11 @@
-"""The parts of docs/paper.md that come from the registry, between their markers.
-
-python -m fedgela.paper.docs docs/paper.md            # rewrites them
-"""
-
-import re
-import sys
-from pathlib import Path
+"""The docs' tables of what the paper prints, each as Markdown."""
 
 from fedgela.grids import Grid
+from fedgela.paper import TABLES, cells, common, distinct, summaries, table
 from fedgela.paper.disagreements import disagreements
-from fedgela.paper.files import TABLES, common, table
-from fedgela.paper.registry import cells, distinct, summaries
-
-_PART = re.compile(r"<!-- paper: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def tables() -> str:
+def contents() -> str:
     """Every table and figure with what it is run on."""
     rows = []
     for name in TABLES:
@@ -33,8 +23,7 @@ def tables() -> str:
             ]
         )
     head = ("name", "in the paper", "what", "data sets", "settings", "methods", "cells", "printed summaries")
-    everything = cells()
-    told = f"{len(everything)} cells in all, which are {len(distinct(everything))} different runs."
+    told = f"{len(cells())} cells in all, which are {len(distinct(cells()))} different runs."
     return f"{Grid(head, rows).to_markdown()}\n\n{told}"
 
 
@@ -49,20 +38,3 @@ def choices() -> str:
     sources = [("all", common().notes), *((f"`{name}`", table(name).notes) for name in TABLES)]
     rows = [(name, note.about, note.paper, note.choice) for name, notes in sources for note in notes]
     return Grid(("of", "about", "the paper", "here"), rows).to_markdown()
-
-
-PARTS = {"tables": tables, "disagreements": contradictions, "choices": choices}
-
-
-def rendered(text: str) -> str:
-    """The page with the parts between its markers written anew."""
-
-    def part(match: re.Match[str]) -> str:
-        return f"<!-- paper: {match[1]} -->\n{PARTS[match[1]]()}\n<!-- end -->"
-
-    return _PART.sub(part, text)
-
-
-if __name__ == "__main__":
-    for page in map(Path, sys.argv[1:]):
-        page.write_text(rendered(page.read_text("utf-8")), "utf-8")
