@@ -8,21 +8,17 @@ base settings of results/sweeps/digits-options.json; local models of the last ro
 
 import itertools
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
-from sweep import Sweep
+from sweep import Sweep, trained
 from torch.nn.functional import cosine_similarity
 
 from fedgela.checkpoints import FolderStore
-from fedgela.config import parse_experiment
 from fedgela.nets import empty_net
 from fedgela.runfolder import RunFolder
-from fedgela.runs import run
 from fedgela.saved.federation import federation_of
-from fedgela.saved.runs import find_runs
+from fedgela.saved.runs import Run
 
 BASE = {"dataset": "digits", "validation": 0.2, "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
 METHODS: dict[str, dict[str, Any]] = {
@@ -35,16 +31,14 @@ SEEDS = range(103, 108)
 EDGES = (0, 0.02, 0.05, 0.2, 1)  # of x = n_kc / n_k
 
 
-def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-    """GA, and the mean cosine and the number of samples in each range of x."""
-    table = {**BASE, "partition": partition, "seed": seed, "algorithm": {**algorithm, "E_W": 3.0}}
-    run(parse_experiment(table), folder)
-    (found,) = find_runs([folder], print)
-    checkpoint = RunFolder(folder).checkpoints.newest()
+def measure(run: Run) -> dict[str, Any]:
+    """GA, and the sum of cosines and the number of samples in each range of x."""
+    folder = RunFolder(run.path)
+    checkpoint = folder.checkpoints.newest()
     assert checkpoint is not None
-    federation = federation_of(found.experiment)
-    data, net = federation.data, empty_net(found.experiment, federation.data)
-    store = FolderStore(RunFolder(folder).clients, checkpoint.clients)
+    federation = federation_of(run.experiment)
+    data, net = federation.data, empty_net(run.experiment, federation.data)
+    store = FolderStore(folder.clients, checkpoint.clients)
     x, cosines = [], []
     for k in range(federation.clients):
         model = store.get(k)
@@ -54,14 +48,14 @@ def measure(partition: str, algorithm: dict[str, Any], seed: int, folder: Path) 
         y = data.y_train[own]
         with torch.no_grad():
             z = net.features(data.inputs(data.x_train[own]))
-        W = found.experiment.algorithm.classifier(model, {})
+        W = run.experiment.algorithm.classifier(model, {})
         cosines.append(cosine_similarity(z, W[y]))
         n = federation.train_counts[k]
         x.append((n / n.sum())[y])
     which = torch.bucketize(torch.cat(x), torch.tensor(EDGES)) - 1
     samples = torch.bincount(which, minlength=len(EDGES) - 1)
     sums = torch.bincount(which, torch.cat(cosines), minlength=len(EDGES) - 1)
-    return {"GA": found.records[-1]["GA"], "samples": samples.tolist(), "cosine_sums": sums.tolist()}
+    return {"GA": run.records[-1]["GA"], "samples": samples.tolist(), "cosine_sums": sums.tolist()}
 
 
 def main() -> None:
@@ -69,8 +63,9 @@ def main() -> None:
     for partition, label, seed in itertools.product(("dirichlet:0.1", "classes:2"), METHODS, SEEDS):
         row = {"partition": partition, "method": label, "seed": seed}
         if not sweep.has(row):
-            with tempfile.TemporaryDirectory() as folder:
-                sweep.add(row | measure(partition, METHODS[label], seed, Path(folder) / "run"))
+            table = {**BASE, "partition": partition, "seed": seed, "algorithm": METHODS[label] | {"E_W": 3.0}}
+            with trained(table) as run:
+                sweep.add(row | measure(run))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,8 @@ averaging. FedRep averages no classifier: each client goes on with its own.
 
 import itertools
 import sys
-import tempfile
-from pathlib import Path
 
-from sweep import Sweep
-
-from fedgela.config import parse_experiment
-from fedgela.runfolder import RunFolder
-from fedgela.runs import run
+from sweep import Sweep, trained
 
 BASE = {"dataset": "digits", "rounds": 20, "epochs": 5, "batch_size": 20, "lr": 0.03}
 SEEDS = range(103, 108)
@@ -32,9 +26,8 @@ def main() -> None:
         if sweep.has(row):
             continue
         table = {**BASE, "partition": partition, "seed": seed, "algorithm": {"name": method}}
-        with tempfile.TemporaryDirectory() as folder:
-            run(parse_experiment(table), Path(folder) / "run")
-            records = RunFolder(Path(folder) / "run").records()
+        with trained(table) as run:
+            records = run.records
         places = ("clients", "server") if method == "fedavg" else ("clients",)
         by_place = {
             place: {str(r): round(records[r - 1][f"angle_missing_{place}"], 2) for r in ROUNDS}

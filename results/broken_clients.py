@@ -15,7 +15,7 @@ from typing import Any
 
 import prior
 import torch
-from sweep import Sweep
+from sweep import Sweep, note_of
 from torch import Tensor
 
 from fedgela.config import Experiment, parse_experiment
@@ -96,7 +96,7 @@ def measure(table: dict[str, Any], clients: str) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    sweep = Sweep(sys.argv[1], note=(__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip())
+    sweep = Sweep(sys.argv[1], note=note_of(__doc__))
     asked = itertools.product(SEEDS, SPLITS, METHODS, ("honest", "absent", *WAYS), RULES)
     for seed, partition, label, clients, rule in asked:
         row = {"partition": partition, "method": label, "clients": clients, "rule": rule, "seed": seed}

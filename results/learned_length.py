@@ -7,24 +7,18 @@ Digits, validation data, the last round.
 
 import itertools
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
-from sweep import Sweep
+from sweep import Sweep, last, trained
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "results"))  # where runs find this file's method by its name
-
-from fedgela.algorithms.fedgela import FedGELA, FixedClassifier, Head, L2Norm  # noqa: E402
-from fedgela.config import parse_experiment  # noqa: E402
-from fedgela.files import read_tensors  # noqa: E402
-from fedgela.geometry import simplex_etf  # noqa: E402
-from fedgela.models import State  # noqa: E402
-from fedgela.runs import run  # noqa: E402
+from fedgela.algorithms.fedgela import FedGELA, FixedClassifier, Head, L2Norm
+from fedgela.files import read_tensors
+from fedgela.geometry import simplex_etf
+from fedgela.models import State
+from fedgela.runfolder import RunFolder
 
 DIGITS = {"dataset": "digits", "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03, "validation": 0.2}
 PARTITIONS = ("classes:2", "dirichlet:0.1", "dirichlet:0.5")
@@ -77,11 +71,11 @@ def measure(partition: str, form: str, E_W: float, learned: bool, seed: int) -> 
     method = "learned_length:LearnedETF" if learned else "fedgela"
     table = {**DIGITS, "partition": partition, "seed": seed, "device": "cpu"}
     table["algorithm"] = {"name": method, "phi": form, "E_W": E_W}
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(parse_experiment(table), Path(folder) / "run")
-        found = {name: round(result[name]["last"], 2) for name in ("GA", "PA")}
+    with trained(table) as run:
+        found = last(run, "GA", "PA")
         if learned:
-            model, _ = read_tensors(Path(folder) / "run" / "models" / result["models"]["last"])
+            assert run.result is not None
+            model, _ = read_tensors(RunFolder(run.path).models / run.result["models"]["last"])
             found["E_W_last"] = round(float(model[LOG_LENGTH].exp() ** 2), 2)
     return found
 

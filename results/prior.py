@@ -6,15 +6,11 @@ Validation data, the last round. Every method has one setting for all splits. Se
 the settings were looked for with.
 """
 
+import itertools
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from sweep import Sweep
-
-from fedgela.config import parse_experiment
-from fedgela.runs import run
+from sweep import Sweep, last, trained
 
 DIGITS = {"dataset": "digits", "rounds": 10, "epochs": 5, "batch_size": 20, "lr": 0.03}
 WRITERS = {
@@ -47,15 +43,13 @@ METHODS: dict[str, dict[str, Any]] = {
 def main() -> None:
     sweep = Sweep(sys.argv[1], settings=[DIGITS, WRITERS])
     for base, partition, seeds in PLACES:
-        for seed in seeds:
-            for label, algorithm in METHODS.items():
-                row = {"dataset": base["dataset"], "partition": partition, "method": label, "seed": seed}
-                if sweep.has(row):
-                    continue
-                table = {**base, "partition": partition, "seed": seed, "validation": 0.2}
-                with tempfile.TemporaryDirectory() as folder:
-                    result = run(parse_experiment({**table, "algorithm": algorithm}), Path(folder) / "run")
-                sweep.add(row | {name: round(result[name]["last"], 2) for name in ("GA", "PA")})
+        for seed, label in itertools.product(seeds, METHODS):
+            row = {"dataset": base["dataset"], "partition": partition, "method": label, "seed": seed}
+            if sweep.has(row):
+                continue
+            table = {**base, "partition": partition, "seed": seed, "validation": 0.2}
+            with trained(table | {"algorithm": METHODS[label]}) as run:
+                sweep.add(row | last(run, "GA", "PA"))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
-from sweep import Sweep
+from sweep import Row, Sweep, last, note_of, trained
 
-from fedgela.config import parse_experiment
-from fedgela.runs import run
-from fedgela.saved.runs import find_runs
-
-Row = dict[str, Any]
 Setting = dict[str, float]  # lr, and of the ETF's methods E_W
 
 SEARCHED, REPORTED = range(3), range(106, 111)
@@ -75,13 +69,10 @@ def measure(sweep: Sweep, place: Row, table: Row, algorithm: Row, setting: Setti
         return
     own = {key: value for key, value in setting.items() if key != "lr"}
     table = EVERYWHERE | table | {"seed": seed, "lr": setting["lr"], "algorithm": algorithm | own}
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(parse_experiment(table), Path(folder) / "run")
-        (trained,) = find_runs([Path(folder)], print)
-    names = ("GA", "GA_balanced", "PA", "PA_balanced")
-    figures = {name: round(result[name]["last"], 2) for name in names}
-    by_class = [round(value, 2) for value in trained.records[-1]["GA_by_class"]]
-    sweep.add(row | figures | {"GA_by_class": by_class})
+    with trained(table) as run:
+        figures = last(run, "GA", "GA_balanced", "PA", "PA_balanced")
+        by_class = [round(value, 2) for value in run.records[-1]["GA_by_class"]]
+        sweep.add(row | figures | {"GA_by_class": by_class})
 
 
 def chosen(sweep: Sweep, place: Row, tried: list[Setting]) -> Setting:
@@ -94,8 +85,7 @@ def chosen(sweep: Sweep, place: Row, tried: list[Setting]) -> Setting:
 
 
 def main() -> None:
-    note = (__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip()
-    sweep = Sweep(sys.argv[1], note=note, reported=[*REPORTED])
+    sweep = Sweep(sys.argv[1], note=note_of(__doc__), reported=[*REPORTED])
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
         for name, settings, splits in PLACES:

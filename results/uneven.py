@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import prior
 import torch
-from sweep import Sweep
+from sweep import Row, Sweep, last, note_of, trained
 
-from fedgela.config import Experiment, parse_experiment
 from fedgela.deploy.predictor import data_of, predictor_of
 from fedgela.evaluation import accuracy
-from fedgela.runs import run
-from fedgela.saved.runs import find_runs
+from fedgela.saved.runs import Run
 
 KEPT = 0.7  # of a class, of what the one before it keeps
 DIGITS = "digits, long tail"
@@ -64,49 +62,38 @@ def long_tailed_digits(path: Path) -> None:
     np.savez(path, x=(digits.images[rows] * 255 / 16).astype(np.uint8), y=y[rows])
 
 
-def by_mean_lengths(folder: Path, experiment: Experiment) -> dict[str, float]:
+def by_mean_lengths(run: Run) -> dict[str, float]:
     """The trained model's GA, plain and balanced, with the clients' mean lengths."""
-    (trained,) = find_runs([folder], print)
-    federation = data_of(trained)
+    federation = data_of(run)
     counts = federation.train_counts
     p = counts.sum(dim=1).double() / counts.sum()
-    vectors = experiment.algorithm.client_vectors(counts, {})
+    vectors = run.experiment.algorithm.client_vectors(counts, {})
     lengths = p @ vectors["phi"].double()
-    predictor, _ = predictor_of(trained, federation, None, "last")
+    predictor, _ = predictor_of(run, federation, None, "last")
     data = federation.data
     with torch.no_grad():
         right = (lengths * predictor.logits(data.x_test)).argmax(dim=1) == data.y_test
     by_class = data.y_test[right].bincount(minlength=data.classes)
     found = accuracy("GA", by_class, federation.test_counts.sum(dim=0))
-    return {key: found[key] for key in ("GA", "GA_balanced")}
+    return {key: round(found[key], 2) for key in ("GA", "GA_balanced")}
 
 
 def main() -> None:
-    note = (__doc__ or "").split("\n\n", 2)[2].replace("\n", " ").strip()
-    sweep = Sweep(sys.argv[1], note=note)
+    sweep = Sweep(sys.argv[1], note=note_of(__doc__))
     with tempfile.TemporaryDirectory() as folder:
         digits = Path(folder) / "digits_long_tail.npz"
         long_tailed_digits(digits)
         for name, (settings, splits, seeds) in PLACES.items():
             for partition, seed, label in itertools.product(splits, seeds, METHODS):
-                row: dict[str, Any] = {"dataset": name, "partition": partition, "method": label, "seed": seed}
+                row: Row = {"dataset": name, "partition": partition, "method": label, "seed": seed}
                 if sweep.has(row):
                     continue
-                table = {
-                    "dataset": str(digits) if name == DIGITS else name,
-                    "partition": partition,
-                    "seed": seed,
-                }
-                experiment = parse_experiment(
-                    settings | table | {"validation": 0.2, "algorithm": METHODS[label]}
-                )
-                place = Path(folder) / f"{name}-{partition}-{seed}-{label}".replace(":", "-")
-                result = run(experiment, place)
-                figures = {key: round(result[key]["last"], 2) for key in ("GA", "GA_balanced", "PA")}
-                row["equal"] = figures
-                if METHODS[label]["name"] == "fedgela" and "paper" not in label:
-                    mean = by_mean_lengths(place, experiment)
-                    row["mean"] = {key: round(value, 2) for key, value in mean.items()}
+                table = {"dataset": str(digits) if name == DIGITS else name, "partition": partition}
+                table |= settings | {"seed": seed, "validation": 0.2, "algorithm": METHODS[label]}
+                with trained(table) as run:
+                    row["equal"] = last(run, "GA", "GA_balanced", "PA")
+                    if METHODS[label]["name"] == "fedgela" and "paper" not in label:
+                        row["mean"] = by_mean_lengths(run)
                 sweep.add(row)
 
 
