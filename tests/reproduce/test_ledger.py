@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgela.errors import UserError
-from fedgela.reproduce.ledger import Entry, append, read_ledger, remembered_variant
+from fedgela.reproduce.ledger import Entry, append, read_ledger, with_variant
 
 CELL = "main/cifar10/full-dir0.1/fedgela"
 
@@ -86,6 +86,8 @@ def test_two_processes_may_append(tmp_path: Path, make_entry) -> None:
 
 def test_a_note_on_data_is_remembered(make_entry) -> None:
     entry = make_entry(CELL)
-    noted = make_entry(CELL, line={"data": entry.data.model_copy(update={"variant": "re-compressed"})})
-    assert remembered_variant([noted], "f" * 16) == "re-compressed"
-    assert remembered_variant([noted], "0" * 16) == "original"
+    noted = with_variant(entry, "re-compressed", [])
+    assert with_variant(entry, None, [entry, noted]) == noted
+    assert with_variant(entry, "cropped", [noted]).data.variant == "cropped"
+    other = make_entry(CELL, line={"data": entry.data.model_copy(update={"fingerprint": "0" * 16})})
+    assert with_variant(other, None, [noted]).data.variant == "original"

@@ -90,7 +90,7 @@ def test_cells_run_and_are_shown(part: str, tiny_data: Path, tmp_path: Path) -> 
     chosen = PARTS[part]
     tasks = tiny_tasks(chosen, tiny_data)
     ledger = tmp_path / "ledger.jsonl"
-    outcome = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())), repetitions=1)
+    outcome = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())))
     assert outcome.failed == {}
     assert len(outcome.added) == len(chosen)
     entries = read_ledger(ledger)
@@ -99,5 +99,5 @@ def test_cells_run_and_are_shown(part: str, tiny_data: Path, tmp_path: Path) -> 
     shown = to_markdown(page(entries))
     if chosen[0].measures not in ("burden", "partition"):
         assert f"1 of {chosen[0].config['rounds']} rounds" in shown
-    again = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())), repetitions=1)
+    again = run_tasks(tasks, tmp_path / "runs", ledger, View(Console(file=io.StringIO())))
     assert (again.added, again.skipped) == ([], len(chosen))

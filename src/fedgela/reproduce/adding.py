@@ -10,7 +10,7 @@ from fedgela.errors import UserError
 from fedgela.paper import Cell, cells, distinct
 from fedgela.reproduce.departures import wanted_settings
 from fedgela.reproduce.entries import entry_of_run
-from fedgela.reproduce.ledger import Entry, read_ledger
+from fedgela.reproduce.ledger import Entry, read_ledger, with_variant
 from fedgela.reproduce.settings import Settings, differences, method_of, settings_hash, settings_of
 from fedgela.reproduce.standing import of_the_paper
 from fedgela.runfolder import CONFIG, RunFolder
@@ -42,7 +42,8 @@ def gather(
             experiment = run.experiment()
             if cell is not None:
                 _check_method(experiment, cell, folder)
-            found.append(entry_of_run(folder, cell or recognise(experiment, folder), held, variant))
+            entry = entry_of_run(folder, cell or recognise(experiment, folder))
+            found.append(with_variant(entry, variant, held))
         except UserError as error:
             reasons.append(str(error))
     return found, reasons

@@ -90,7 +90,7 @@ def smoke(chosen: Sequence[Cell]) -> Outcome:
         tasks = tiny_tasks(distinct(chosen), folder / "data")
         ledger = folder / "ledger.jsonl"
         with _Quiet(console, len(tasks)) as view:
-            outcome = run_tasks(tasks, folder / "runs", ledger, view, repetitions=1)
+            outcome = run_tasks(tasks, folder / "runs", ledger, view)
         to_markdown(page(read_ledger(ledger)))
         return outcome
 

@@ -14,18 +14,14 @@ from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.paper import Cell, same_run
 from fedgela.reproduce.code_version import commit
-from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind, remembered_variant
+from fedgela.reproduce.ledger import BestAndLast, Code, Data, Entry, Kind
 from fedgela.reproduce.settings import hash_of
 from fedgela.result import device_name
 from fedgela.runfolder import RunFolder
 from fedgela.saved.federation import federation_of
 
-PATHS = ("data_dir",)  # of the machine that a run was made on: nobody else's business
 
-
-def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | None = None) -> Entry:
-    """`variant` says what differs in the data from what the paper names; without it, what the lines that are
-    `held` already say of the same data holds."""
+def entry_of_run(path: Path, cell: Cell) -> Entry:
     folder = RunFolder(path)
     result, experiment = folder.result(), folder.experiment()
     if result is None:
@@ -36,7 +32,7 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
     return Entry(
         **_common(cell, experiment),
         cells=tuple(other.id for other in same_run(cell) if _shows(other, angles)),
-        data=_data(experiment, federation, result["data_fingerprint"], held, variant),
+        data=_data(experiment, federation, result["data_fingerprint"]),
         device=result["device"],
         precision=experiment.precision,
         rounds_run=experiment.rounds,
@@ -55,13 +51,7 @@ def entry_of_run(path: Path, cell: Cell, held: Sequence[Entry], variant: str | N
 
 
 def entry_of_measurement(
-    cell: Cell,
-    experiment: Experiment,
-    federation: Federation,
-    measured: Mapping[str, float],
-    held: Sequence[Entry],
-    seconds: float,
-    variant: str | None = None,
+    cell: Cell, experiment: Experiment, federation: Federation, measured: Mapping[str, float], seconds: float
 ) -> Entry:
     """The line of a cell that is no training run: a method's burden, or who holds what. `experiment` is
     resolved."""
@@ -70,7 +60,7 @@ def entry_of_measurement(
         **_common(cell, experiment),
         kind=kind,
         cells=(cell.id,),
-        data=_data(experiment, federation, federation.data.fingerprint, held, variant),
+        data=_data(experiment, federation, federation.data.fingerprint),
         device=device_name(torch.device(experiment.device)),
         precision=experiment.precision,
         rounds_run=0,
@@ -85,21 +75,21 @@ def _shows(cell: Cell, angles: Mapping[str, Any]) -> bool:
 
 
 def _common(cell: Cell, experiment: Experiment) -> dict[str, Any]:
-    config = {key: value for key, value in plain_table(experiment).items() if key not in PATHS}
     return {
         "seed": experiment.seed,
         "config_hash": hash_of(experiment),
-        "config": config | _without_folders(experiment),
+        "config": _config(experiment),
         "code": Code(version=fedgela.__version__, commit=commit()),
         "rounds_paper": cell.config["rounds"] if cell.is_trained else 0,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
 
 
-def _without_folders(experiment: Experiment) -> dict[str, str]:
-    """Files by their names, without the folders they lay in."""
-    short = {"dataset": Path(experiment.dataset).stem}
-    return short | ({"weights": Path(experiment.weights).name} if experiment.weights else {})
+def _config(experiment: Experiment) -> dict[str, Any]:
+    """Files by their names alone: where they lay on the machine of the run is nobody else's business."""
+    config = plain_table(experiment) | {"dataset": Path(experiment.dataset).stem}
+    config.pop("data_dir", None)
+    return config | ({"weights": Path(experiment.weights).name} if experiment.weights else {})
 
 
 def federation_at_hand(experiment: Experiment) -> Federation | None:
@@ -110,20 +100,13 @@ def federation_at_hand(experiment: Experiment) -> Federation | None:
         return None
 
 
-def _data(
-    experiment: Experiment,
-    federation: Federation | None,
-    fingerprint: str,
-    held: Sequence[Entry],
-    variant: str | None,
-) -> Data:
+def _data(experiment: Experiment, federation: Federation | None, fingerprint: str) -> Data:
     # data of the same name that has changed since is not what the run was made on
     same = federation is not None and federation.data.fingerprint == fingerprint
     data = federation.data if federation is not None and same else None
     return Data(
         name=Path(experiment.dataset).stem,
         fingerprint=fingerprint,
-        variant=variant or remembered_variant(held, fingerprint),
         train=None if data is None else len(data.y_train),
         test=None if data is None else len(data.y_test),
         shape=None if data is None else data.spec.shape,

@@ -190,9 +190,11 @@ def _covers(held: Entry, new: Entry) -> bool:
     )
 
 
-def remembered_variant(entries: Sequence[Entry], fingerprint: str) -> str:
-    """The variant that the newest line on this data names; without such a line the data is the original."""
-    for entry in reversed(entries):
-        if entry.data.fingerprint == fingerprint:
-            return entry.data.variant
-    return ORIGINAL
+def with_variant(entry: Entry, variant: str | None, held: Sequence[Entry]) -> Entry:
+    """The line with what differs in its data from what the paper names; where that is not told, with what the
+    newest of the lines that are `held` says of the same data."""
+    same = (
+        other.data.variant for other in reversed(held) if other.data.fingerprint == entry.data.fingerprint
+    )
+    told = variant or next(same, ORIGINAL)
+    return entry.model_copy(update={"data": entry.data.model_copy(update={"variant": told})})

@@ -2,7 +2,6 @@
 and 8)."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedgela import burden, inspection, inspection_report
@@ -15,9 +14,7 @@ from fedgela.resolve import resolve
 REPETITIONS = 5
 
 
-def measure_burden(
-    cell: Cell, experiment: Experiment, held: Sequence[Entry], variant: str | None, repetitions: int
-) -> Entry:
+def measure_burden(cell: Cell, experiment: Experiment, repetitions: int) -> Entry:
     """A method beside FedAvg, which its time is relative to."""
     began = time.perf_counter()
     base = experiment.with_(algorithm={"name": "fedavg"})
@@ -32,14 +29,10 @@ def measure_burden(
         "ratio_low": found.ratio_low,
         "ratio_high": found.ratio_high,
     }
-    resolved, federation = resolve(experiment)
-    seconds = time.perf_counter() - began
-    return entry_of_measurement(cell, resolved, federation, measured, held, seconds, variant)
+    return entry_of_measurement(cell, *resolve(experiment), measured, time.perf_counter() - began)
 
 
-def measure_partition(
-    cell: Cell, experiment: Experiment, folder: Path, held: Sequence[Entry], variant: str | None
-) -> Entry:
+def measure_partition(cell: Cell, experiment: Experiment, folder: Path) -> Entry:
     """Counts of every client and class as text, JSON and, with matplotlib, the heat map."""
     began = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,6 +43,4 @@ def measure_partition(
         "smallest_client": float(found.samples.min()),
         "largest_client": float(found.samples.max()),
     }
-    resolved, federation = resolve(experiment)
-    seconds = time.perf_counter() - began
-    return entry_of_measurement(cell, resolved, federation, measured, held, seconds, variant)
+    return entry_of_measurement(cell, *resolve(experiment), measured, time.perf_counter() - began)

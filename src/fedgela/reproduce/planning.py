@@ -8,7 +8,6 @@ from fedgela.errors import UserError, did_you_mean
 from fedgela.models import BACKBONES
 from fedgela.models.hub import SHORT_NAMES
 from fedgela.reproduce.ledger import Entry
-from fedgela.reproduce.measurements import REPETITIONS
 from fedgela.reproduce.rates import Rate, Rates
 from fedgela.reproduce.sizes import images_of_a_run
 from fedgela.reproduce.tasks import Task
@@ -89,6 +88,6 @@ def _seconds(task: Task, rate: Rate | None) -> float | None:
     if task.cell.measures == "burden":
         # a warm-up of each method, and as many turns of it as of FedAvg before it and alone
         methods = 1 if task.cell.method == "fedavg" else 2
-        rounds = methods * WARM_UP_ROUNDS + (2 * methods - 1) * REPETITIONS
+        rounds = methods * WARM_UP_ROUNDS + (2 * methods - 1) * task.repetitions
         return rounds * seconds / task.experiment.rounds
     return seconds

@@ -16,7 +16,7 @@ from fedgela.progress import View
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
 from fedgela.reproduce.counting import lines_of
 from fedgela.reproduce.entries import entry_of_run, federation_at_hand
-from fedgela.reproduce.ledger import Entry, append, read_ledger
+from fedgela.reproduce.ledger import Entry, append, read_ledger, with_variant
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
 from fedgela.reproduce.rates import Rates
 from fedgela.reproduce.settings import hash_of, method_of
@@ -33,6 +33,7 @@ TRACKED_SUFFIX = "-tracked"  # of a folder whose run records more than others of
 class Task:
     cell: Cell
     experiment: Experiment  # with the changes that the command asks for
+    repetitions: int = REPETITIONS  # of a measurement of time
 
     @property
     def hash(self) -> str:
@@ -128,10 +129,9 @@ def run_tasks(
     view: View,
     budget: Budget | None = None,
     variant: str | None = None,
-    repetitions: int = REPETITIONS,
 ) -> Outcome:
     """Do what the ledger lacks, and add each line as soon as it is there. A UserError where the budget ends
-    before anything was done. `repetitions` are of measurements of time."""
+    before anything was done. `variant` is what differs in the data from what the paper names."""
     budget = budget or Budget(None)
     outcome = Outcome()
     rates = Rates(read_ledger(ledger), tasks[0].device if tasks else "")
@@ -143,7 +143,7 @@ def run_tasks(
         else:
             try:
                 budget.require(0, "it begins")
-                entry = _do(task, out, held, view, budget, rates, variant, repetitions)
+                entry = with_variant(_do(task, out, view, budget, rates), variant, held)
             except OutOfBudget as stop:
                 if not budget.advanced:
                     raise UserError(
@@ -166,25 +166,16 @@ def run_tasks(
     return outcome
 
 
-def _do(
-    task: Task,
-    out: Path,
-    held: Sequence[Entry],
-    view: View,
-    budget: Budget,
-    rates: Rates,
-    variant: str | None,
-    repetitions: int,
-) -> Entry:
+def _do(task: Task, out: Path, view: View, budget: Budget, rates: Rates) -> Entry:
     if task.cell.measures == "burden":
-        return measure_burden(task.cell, task.experiment, held, variant, repetitions)
+        return measure_burden(task.cell, task.experiment, task.repetitions)
     folder = task.folder(out)
     if task.cell.measures == "partition":
-        return measure_partition(task.cell, task.experiment, folder, held, variant)
+        return measure_partition(task.cell, task.experiment, folder)
     listener = WithinBudget(view, budget, _round_seconds(task, RunFolder(folder), rates))
     if not (folder.parent.name.endswith(TRACKED_SUFFIX) and RunFolder(folder).result() is not None):
         run_or_resume(task.experiment, folder, listener)
-    entry = entry_of_run(folder, task.cell, held, variant)
+    entry = entry_of_run(folder, task.cell)
     if task.cell.id not in entry.cells:
         raise UserError(
             f"{task.cell.id}: the run did not record {', '.join(task.cell.metrics)}, "
