@@ -102,6 +102,18 @@ def test_a_budget_stops_between_rounds_and_the_next_call_goes_on(
     assert stopped == expected
 
 
+def test_a_run_that_was_killed_while_it_wrote_a_round_goes_on(
+    tiny_data: Path, tmp_path: Path, clock: Clock
+) -> None:
+    task = with_rounds(tiny_tasks([find_cell(CELL)], tiny_data)[0], 3)
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "runs"
+    assert run_tasks([task], out, ledger, Ticking(clock), Budget(25.0)).left == [task]
+    with (task.folder(out) / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "sec')
+    outcome = run_tasks([task], out, ledger, quiet())
+    assert (outcome.failed, len(outcome.added)) == ({}, 1)
+
+
 def test_a_spent_budget_starts_nothing(tiny_data: Path, tmp_path: Path, clock: Clock) -> None:
     first, second = tiny_tasks([find_cell(CELL), find_cell("main/svhn/full-iid/fedgela")], tiny_data)
     out = tmp_path / "runs"

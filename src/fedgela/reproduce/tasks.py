@@ -25,6 +25,7 @@ from fedgela.resolve import data_read_once, device_of
 from fedgela.result import device_name
 from fedgela.runfolder import METRICS, RunFolder
 from fedgela.runs import run_or_resume
+from fedgela.saved.runs import read_records
 
 TRACKED_SUFFIX = "-tracked"  # of a folder whose run records more than others of the same settings
 
@@ -172,7 +173,7 @@ def _do(task: Task, out: Path, view: View, budget: Budget, rates: Rates) -> Entr
     folder = task.folder(out)
     if task.cell.measures == "partition":
         return measure_partition(task.cell, task.experiment, folder)
-    listener = WithinBudget(view, budget, _round_seconds(task, RunFolder(folder), rates))
+    listener = WithinBudget(view, budget, _round_seconds(task, folder, rates))
     if not (folder.parent.name.endswith(TRACKED_SUFFIX) and RunFolder(folder).result() is not None):
         run_or_resume(task.experiment, folder, listener)
     entry = entry_of_run(folder, task.cell)
@@ -184,14 +185,11 @@ def _do(task: Task, out: Path, view: View, budget: Budget, rates: Rates) -> Entr
     return entry
 
 
-def _round_seconds(task: Task, folder: RunFolder, rates: Rates) -> float | None:
+def _round_seconds(task: Task, folder: Path, rates: Rates) -> float | None:
     """What a round is expected to take: as the rounds before, or as images of this size took elsewhere."""
-    if folder.exists() and (folder.path / METRICS).exists():
-        try:
-            seconds = [record["seconds"] for record in folder.records()]
-        except (ValueError, KeyError):  # a line cut off by a kill; the run itself mends that
-            seconds = []
-        if seconds:
-            return slowest(seconds)
+    # a line cut off by a kill is left out: the run itself mends that
+    held = read_records(folder / METRICS, lambda text: None)
+    if seconds := [record["seconds"] for record in held if "seconds" in record]:
+        return slowest(seconds)
     images, rate = images_of_a_round(task.experiment), rates.of(task.experiment)
     return None if images is None or rate is None or rate.is_guess else images / rate.images_per_second
