@@ -17,10 +17,10 @@ from fedgela.progress import View
 from fedgela.reproduce import budget as budgets
 from fedgela.reproduce import tasks
 from fedgela.reproduce.adding import gather, recognise
-from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, finetuning_rounds
+from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget
 from fedgela.reproduce.ledger import Data, append, read_ledger
 from fedgela.reproduce.settings import hash_of
-from fedgela.reproduce.sizes import images_of_a_round
+from fedgela.reproduce.sizes import finetuning_rounds, images_of_a_round
 from fedgela.reproduce.smoke import tiny_tasks
 from fedgela.reproduce.tasks import Task, run_tasks
 from fedgela.runfolder import RunFolder

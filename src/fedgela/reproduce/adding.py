@@ -2,16 +2,15 @@
 taken over as they are."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 from fedgela.config import Experiment
 from fedgela.errors import UserError
-from fedgela.paper import Cell, cells, distinct
-from fedgela.reproduce.departures import wanted_settings
+from fedgela.paper import Cell
+from fedgela.reproduce.counting import cells_by_settings, wanted_settings
 from fedgela.reproduce.entries import entry_of_run
 from fedgela.reproduce.ledger import Entry, read_ledger, with_variant
-from fedgela.reproduce.settings import Settings, differences, method_of, settings_hash, settings_of
+from fedgela.reproduce.settings import differences, method_of, settings_hash, settings_of
 from fedgela.reproduce.standing import of_the_paper
 from fedgela.runfolder import CONFIG, RunFolder
 
@@ -64,21 +63,14 @@ def _runs_below(path: Path) -> Iterator[Path]:
     return (config.parent for config in sorted(path.rglob(CONFIG)))
 
 
-@cache
-def _by_hash() -> dict[str, tuple[Cell, Settings]]:
-    """The paper's runs and their settings, by the settings' hash."""
-    runs = distinct(cell for cell in cells() if cell.is_trained)
-    return {settings_hash(wanted_settings(cell)): (cell, wanted_settings(cell)) for cell in runs}
-
-
 def recognise(experiment: Experiment, where: Path) -> Cell:
     """The cell that a run is, the seed aside; a UserError that tells what is not as in the nearest one."""
     settings = settings_of(experiment)
-    found = _by_hash().get(settings_hash(settings))
+    found = cells_by_settings().get(settings_hash(settings))
     if found is not None:
         return found[0]
     nearest, apart = min(
-        ((cell, differences(wanted, settings)) for cell, wanted in _by_hash().values()),
+        ((cell, differences(wanted_settings(cell), settings)) for cell, *_ in cells_by_settings().values()),
         # the data and the method make a cell what it is; of several, the paper's first
         key=lambda pair: sum(1 + 9 * (d.key in ("dataset", "algorithm.name", "partition")) for d in pair[1]),
     )

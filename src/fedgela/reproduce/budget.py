@@ -7,6 +7,7 @@ from fedgela.config import Experiment
 from fedgela.errors import UserError
 from fedgela.evaluation import Record
 from fedgela.listener import Listener, Relay
+from fedgela.reproduce.sizes import finetuning_rounds
 
 RECENT = 3  # rounds that the next one is judged by; the first round of a process is slower than others
 
@@ -76,11 +77,3 @@ class WithinBudget(Relay):
 
 def slowest(steps: Sequence[float]) -> float:
     return max(steps[-RECENT:], default=0.0)
-
-
-def finetuning_rounds(experiment: Experiment) -> float:
-    """What fine-tuning at the end costs, in rounds: every client, from the best model and from the last."""
-    if experiment.algorithm.finetuned_as is None:
-        return 0.0
-    clients = (experiment.clients or 1) / (experiment.sample or experiment.clients or 1)
-    return 2 * clients * experiment.finetune_epochs / experiment.epochs

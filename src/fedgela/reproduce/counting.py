@@ -1,12 +1,27 @@
-"""Which cells a line of the ledger counts for."""
+"""Which of the paper's cells a run or a line of the ledger counts for."""
 
 import json
-from collections.abc import Iterable
 from functools import cache
 
 from fedgela.config import plain_table
 from fedgela.paper import Cell, cells, experiment_of
 from fedgela.reproduce.ledger import Entry
+from fedgela.reproduce.settings import Settings, settings_hash, settings_of
+
+
+@cache
+def wanted_settings(cell: Cell) -> Settings:
+    return settings_of(experiment_of(cell))
+
+
+@cache
+def cells_by_settings() -> dict[str, list[Cell]]:
+    """The cells that are trained, by the hash of the settings that they ask for."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells():
+        if cell.is_trained:
+            found.setdefault(settings_hash(wanted_settings(cell)), []).append(cell)
+    return found
 
 
 def cells_of(entry: Entry) -> tuple[str, ...]:
@@ -16,20 +31,11 @@ def cells_of(entry: Entry) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*entry.cells, *longer]))
 
 
-def lines_of(
-    entries: Iterable[Entry], cell: str, config_hash: str, seed: int, precision: str | None = None
-) -> list[Entry]:
-    """The lines that count for the cell and have these settings and this seed, in any precision unless one is
-    asked for. Settings alone do not tell: a run that did not record the angles that a cell is about has the
-    cell's settings, but does not count for it."""
-    return [
-        entry
-        for entry in entries
-        if cell in cells_of(entry)
-        and entry.seed == seed
-        and precision in (None, entry.precision)
-        and entry.settings_hash() == config_hash
-    ]
+def has_a_cell_of_its_own(entry: Entry, id: str) -> bool:
+    """Whether the table of this cell has another one for just these settings: a table that compares models
+    does not show one model's run as another's."""
+    own = cells_by_settings().get(entry.settings_hash(), [])
+    return all(cell.id != id for cell in own) and any(cell.table == id.partition("/")[0] for cell in own)
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
-from fedgela.paper import Cell, experiment_of
+from fedgela.paper import Cell
+from fedgela.reproduce.counting import wanted_settings
 from fedgela.reproduce.ledger import ORIGINAL, Entry
-from fedgela.reproduce.settings import Difference, Settings, differences, settings_of
+from fedgela.reproduce.settings import Difference, Settings, differences
 from fedgela.reproduce.sizes import OFFICIAL
 
 # a run that differs in one of these has another task, whose numbers are no better or worse than the paper's
@@ -25,11 +25,6 @@ class Departure:
 UNREADABLE = Departure(
     "setting", "settings of another version of this software, which this one does not know"
 )
-
-
-@cache
-def wanted_settings(cell: Cell) -> Settings:
-    return settings_of(experiment_of(cell))
 
 
 def departures_of(cell: Cell, entry: Entry) -> list[Departure]:

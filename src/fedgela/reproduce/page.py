@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedgela.grids import Grid
 from fedgela.paper import TABLES, Cell, cells, distinct, find_cell, table
-from fedgela.reproduce.departures import wanted_settings
+from fedgela.reproduce.counting import wanted_settings
 from fedgela.reproduce.document import Block, Heading, Listing, Paragraph, anchor
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry

@@ -3,7 +3,6 @@
 from fedgela.config import Experiment
 from fedgela.data.catalogue import known
 from fedgela.data.text import LENGTH
-from fedgela.reproduce.budget import finetuning_rounds
 from fedgela.reproduce.entries import federation_at_hand
 from fedgela.reproduce.settings import Settings, settings_of
 
@@ -38,6 +37,14 @@ def images_of_a_round(experiment: Experiment) -> float | None:
         return None
     clients = experiment.clients or 1
     return samples * (experiment.sample or clients) / clients * experiment.epochs
+
+
+def finetuning_rounds(experiment: Experiment) -> float:
+    """What fine-tuning at the end costs, in rounds: every client, from the best model and from the last."""
+    if experiment.algorithm.finetuned_as is None:
+        return 0.0
+    clients = (experiment.clients or 1) / (experiment.sample or experiment.clients or 1)
+    return 2 * clients * experiment.finetune_epochs / experiment.epochs
 
 
 def images_of_a_run(experiment: Experiment) -> float | None:

@@ -3,23 +3,21 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from math import ceil
 from typing import Any
 
 from fedgela.measures import reaching_fedavg
 from fedgela.paper import BEST_BASELINE, Cell, Summary, cells, distinct
-from fedgela.reproduce.counting import cells_of
+from fedgela.reproduce.counting import cells_of, has_a_cell_of_its_own, wanted_settings
 from fedgela.reproduce.departures import (
     UNREADABLE,
     Departure,
     departures_of,
     divergence,
     is_of_the_task,
-    wanted_settings,
 )
 from fedgela.reproduce.ledger import Entry
-from fedgela.reproduce.settings import settings_hash
 
 LAST_TENTH = "last tenth"  # GA's mean over the last tenth of the rounds, beside the best and the last round's
 
@@ -111,7 +109,7 @@ class Standings:
         for entry in entries:
             self._named.update(entry.cells)
             for id in cells_of(entry):
-                if not _has_a_cell_of_its_own(entry, id):
+                if not has_a_cell_of_its_own(entry, id):
                     by_cell.setdefault(id, []).append(entry)
         self._of = {cell.id: _standings(cell, by_cell[cell.id]) for cell in cells() if cell.id in by_cell}
 
@@ -212,23 +210,6 @@ def _standings(cell: Cell, entries: Sequence[Entry]) -> list[Standing]:
     found = [Standing(cell, dict(sorted(by_seed.items()))) for by_seed in groups.values()]
     found.sort(key=lambda s: (bool(s.notes), -s.rounds, len(s.notes), -len(s.entries), s.notes))
     return [standing for standing in found if not _superseded(standing, found)]
-
-
-def _has_a_cell_of_its_own(entry: Entry, id: str) -> bool:
-    """A table that compares models has other cells for a run of another model than this one's."""
-    table = id.partition("/")[0]
-    own = _by_settings().get(entry.settings_hash(), ())
-    return id not in own and any(other.partition("/")[0] == table for other in own)
-
-
-@cache
-def _by_settings() -> dict[str, list[str]]:
-    """The cells' ids by the hash of their settings."""
-    found: dict[str, list[str]] = {}
-    for cell in cells():
-        if cell.is_trained:
-            found.setdefault(settings_hash(wanted_settings(cell)), []).append(cell.id)
-    return found
 
 
 def _fixed_data(entry: Entry) -> str | None:

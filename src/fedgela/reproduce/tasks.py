@@ -14,7 +14,7 @@ from fedgela.failures import forget_failure, keep_failure
 from fedgela.paper import Cell
 from fedgela.progress import View
 from fedgela.reproduce.budget import Budget, OutOfBudget, WithinBudget, slowest
-from fedgela.reproduce.counting import lines_of
+from fedgela.reproduce.counting import cells_of
 from fedgela.reproduce.entries import entry_of_run, federation_at_hand
 from fedgela.reproduce.ledger import Entry, append, read_ledger, with_variant
 from fedgela.reproduce.measurements import REPETITIONS, measure_burden, measure_partition
@@ -54,8 +54,16 @@ class Task:
         return f"{self.cell.id} seed {self.seed}"
 
     def done(self, entries: Iterable[Entry]) -> bool:
-        """Whether the ledger has it, of the data that is at hand, if any is."""
-        lines = lines_of(entries, self.cell.id, self.hash, self.seed, self.experiment.precision)
+        """Whether the ledger has it, of the data that is at hand, if any is. Settings alone do not tell: they
+        are also those of a run that did not record the angles that the cell is about."""
+        lines = [
+            entry
+            for entry in entries
+            if self.cell.id in cells_of(entry)
+            and entry.seed == self.seed
+            and self.experiment.precision in (None, entry.precision)
+            and entry.settings_hash() == self.hash
+        ]
         federation = federation_at_hand(self.experiment) if lines else None
         if federation is None:
             return bool(lines)
