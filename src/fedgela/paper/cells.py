@@ -14,18 +14,28 @@ from fedgela.paper.numbers import Printed
 BEST_BASELINE = "best-baseline"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One method in one setting of one data set of a table: one experiment (for each seed)."""
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the paper prints numbers of, one of each metric."""
 
     table: str
     dataset: str
+    printed: Mapping[str, Printed] = field(hash=False)  # by metric; empty where the paper prints none
+
+    def value(self, metric: str) -> float | None:
+        """The printed number; None where the paper gives none."""
+        return self.printed[metric].value if metric in self.printed else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Row):
+    """One method in one setting of one data set of a table: one experiment (for each seed)."""
+
     setting: str
     method: str
     measures: Measures
     metrics: tuple[str, ...]
     config: Mapping[str, Any] = field(hash=False)  # of the experiment, without the seed
-    printed: Mapping[str, Printed] = field(hash=False)  # by metric; empty where the paper prints none
 
     @property
     def id(self) -> str:
@@ -43,16 +53,13 @@ class Cell:
         return other + json.dumps(plain_table(experiment_of(self)), sort_keys=True)
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, kw_only=True)
+class Summary(Row):
     """A printed number that no single run gives: the mean over settings, the best baseline, or both."""
 
-    table: str
-    dataset: str
     column: str
     row: str  # a method, or best-baseline
     groups: tuple[tuple[Cell, ...], ...]  # for each setting, the cells of which the best counts
-    printed: Mapping[str, Printed] = field(hash=False)
 
     @property
     def id(self) -> str:

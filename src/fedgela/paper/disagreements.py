@@ -41,14 +41,10 @@ def best_baselines(name: str, dataset: str, setting: str, metric: str) -> tuple[
     values = {
         cell.method: value
         for cell in cells(name, dataset, setting)
-        if cell.method in common().baselines and (value := _value(cell, metric)) is not None
+        if cell.method in common().baselines and (value := cell.value(metric)) is not None
     }
     best = max(values.values())
     return best, tuple(method for method, value in values.items() if value == best)
-
-
-def _value(cell: Cell, metric: str) -> float | None:
-    return cell.printed[metric].value if metric in cell.printed else None
 
 
 @cache
@@ -105,14 +101,14 @@ def _gains() -> Iterator[Disagreement]:
     """FedGELA minus a row, where the paper prints the difference too."""
     for name in TABLES:
         source = table(name)
-        rows: list[Cell | Summary] = [*cells(name), *summaries(name)]
-        printed = {row.id: row.printed for row in rows}
-        for row in rows:
-            ours = printed.get(row.id.rsplit("/", 1)[0] + "/fedgela", {})
+        listed: list[Cell | Summary] = [*cells(name), *summaries(name)]
+        rows = {row.id: row for row in listed}
+        for row in listed:
             for metric, gain in source.gains.items():
                 if gain not in row.printed:
                     continue
-                mine, theirs = ours[metric].value, row.printed[metric].value
+                ours = rows[row.id.rpartition("/")[0] + "/fedgela"]
+                mine, theirs = ours.value(metric), row.value(metric)
                 assert mine is not None and theirs is not None
                 if not _close(row.printed[gain], mine - theirs, 0.0):
                     yield Disagreement(
@@ -138,11 +134,11 @@ def claimed_gain(claim: Claim) -> float:
         gains = []
         for cell in cells(name, dataset, methods=["fedgela"]):
             for metric in claim.metrics:
-                mine = _value(cell, metric)
+                mine = cell.value(metric)
                 if claim.against == BEST_BASELINE:
                     theirs: float | None = best_baselines(name, dataset, cell.setting, metric)[0]
                 else:
-                    theirs = _value(cells(name, dataset, cell.setting, [claim.against])[0], metric)
+                    theirs = cells(name, dataset, cell.setting, claim.against)[0].value(metric)
                 assert mine is not None and theirs is not None
                 gains.append(mine - theirs)
         means.append(statistics.fmean(gains))
@@ -159,7 +155,7 @@ def _marks(mark: str) -> Iterator[Disagreement]:
                     values = {
                         cell.method: value
                         for cell in cells(name, dataset, setting)
-                        if (value := _value(cell, metric)) is not None
+                        if (value := cell.value(metric)) is not None
                         and (mark == "bold" or cell.method in common().baselines)
                     }
                     best = (min if metric == "rounds" else max)(values.values())  # fewer are better
@@ -190,8 +186,8 @@ def _equal_rows() -> Iterator[Disagreement]:
 def _speedups() -> Iterator[Disagreement]:
     """Speedups that are not FedAvg's rounds divided by the method's."""
     for cell in cells("communication"):
-        rounds, speedup = _value(cell, "rounds"), cell.printed["speedup"]
-        base = _value(cells("communication", cell.dataset, cell.setting, ["fedavg"])[0], "rounds")
+        rounds, speedup = cell.value("rounds"), cell.printed["speedup"]
+        base = cells("communication", cell.dataset, cell.setting, "fedavg")[0].value("rounds")
         if rounds is None or base is None or speedup.value is None:
             continue
         if not _close(speedup, base / rounds, 0.0):
@@ -202,10 +198,10 @@ def _reached() -> Iterator[Disagreement]:
     """Methods that reach FedAvg's best GA here though their best is below it in the main table, or the other
     way round. The main table has half of the rounds, so this is a tension, not a proof."""
     for cell in cells("communication"):
-        GA = _value(cells(FIRST, cell.dataset, cell.setting, [cell.method])[0], "GA")
-        goal = _value(cells(FIRST, cell.dataset, cell.setting, ["fedavg"])[0], "GA")
+        GA = cells(FIRST, cell.dataset, cell.setting, cell.method)[0].value("GA")
+        goal = cells(FIRST, cell.dataset, cell.setting, "fedavg")[0].value("GA")
         assert GA is not None and goal is not None
-        rounds = _value(cell, "rounds")
+        rounds = cell.value("rounds")
         reached, expected = rounds is not None, goal <= GA
         if reached != expected:
             said = "never reached" if rounds is None else f"reached in {rounds:g} rounds"

@@ -146,6 +146,13 @@ def _summaries_of(name: str) -> tuple[Summary, ...]:
                     tuple(by_place[dataset, setting, method] for method in members) for setting in settings
                 )
                 found.append(
-                    Summary(name, dataset, column, row, groups, _printed(source, dataset, column, row))
+                    Summary(
+                        table=name,
+                        dataset=dataset,
+                        column=column,
+                        row=row,
+                        groups=groups,
+                        printed=_printed(source, dataset, column, row),
+                    )
                 )
     return tuple(found)

@@ -17,7 +17,7 @@ def paper_number(entry: Entry, metric: str) -> tuple[Printed, str] | None:
     if e.validation:
         return None
     for cell in cells():
-        if metric in cell.printed and cell.printed[metric].value is not None and _fits(cell, e):
+        if cell.value(metric) is not None and _fits(cell, e):
             return cell.printed[metric], table(cell.table).number
     return None
 

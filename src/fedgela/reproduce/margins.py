@@ -73,49 +73,48 @@ def _best_of_all(theirs: Sequence[Sequence[Standing]], metric: str, when: str) -
 
 
 def _printed(cell: Cell, others: Sequence[Cell], metric: str) -> float | None:
-    numbers = [other.printed[metric].value for other in others if metric in other.printed]
-    mine = cell.printed[metric].value if metric in cell.printed else None
-    values = [number for number in numbers if number is not None]
+    values = [value for other in others if (value := other.value(metric)) is not None]
     if len(others) > 1 and len(values) < len(others):
         # the paper may print the best baseline itself, without the ten
-        for summary in summaries(cell.table):
-            place = (summary.dataset, summary.column, summary.row)
-            if place == (cell.dataset, cell.setting, BEST_BASELINE) and metric in summary.printed:
-                best = summary.printed[metric].value
-                values = [] if best is None else [best]
+        best = _summary(cell.table, cell.dataset, cell.setting, BEST_BASELINE)
+        printed = best.value(metric) if best is not None else None
+        values = values if printed is None else [printed]
+    mine = cell.value(metric)
     return None if mine is None or not values else mine - max(values)
+
+
+def _summary(table: str, dataset: str, column: str, row: str) -> Summary | None:
+    place = (dataset, column, row)
+    return next((s for s in summaries(table) if (s.dataset, s.column, s.row) == place), None)
 
 
 def _of_averages(standings: Standings, notes: Notes) -> Iterator[list[Field]]:
     """Where the paper prints means over settings, and the ledger has all of these settings."""
-    means = {(s.table, s.dataset, s.column, s.row): s for s in summaries() if len(s.groups) > 1}
-    for (name, dataset, column, row), mine in means.items():
-        if row != "fedgela":
-            continue
-        for against, other in (("FedAvg", "fedavg"), ("best baseline", BEST_BASELINE)):
-            theirs = means.get((name, dataset, column, other))
-            if theirs is None:
-                continue
-            for conditions in standings.conditions(mine.cells):
-                ours, others = (counted(s, standings.all_under(conditions, s.cells)) for s in (mine, theirs))
-                our_figures, other_figures = (
-                    {moment: combined(summary, found, *moment) for moment in _MOMENTS}
-                    for summary, found in ((mine, ours), (theirs, others))
+    pairs = [
+        (against, mine, theirs)
+        for mine in summaries()
+        if mine.row == "fedgela" and len(mine.groups) > 1
+        for against, row in (("FedAvg", "fedavg"), ("best baseline", BEST_BASELINE))
+        if (theirs := _summary(mine.table, mine.dataset, mine.column, row)) is not None
+    ]
+    for against, mine, theirs in pairs:
+        for conditions in standings.conditions(mine.cells):
+            sides = [(s, counted(s, standings.all_under(conditions, s.cells))) for s in (mine, theirs)]
+            ours, others = ({moment: combined(*side, *moment) for moment in _MOMENTS} for side in sides)
+            if any(ours[moment].keys() & others[moment].keys() for moment in _MOMENTS):
+                every = [standing for _, of_cells in sides for of_cell in of_cells for standing in of_cell]
+                settings = f"mean of {len(mine.groups)} settings"
+                yield _row(
+                    f"{mine.dataset} {mine.column}, {settings}, over {against}{notes.of(every)}",
+                    {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
+                    all(standing.comparable for standing in every),
+                    ours,
+                    others,
                 )
-                if any(set(our_figures[moment]) & set(other_figures[moment]) for moment in _MOMENTS):
-                    every = list(itertools.chain(*ours, *others))
-                    settings = f"mean of {len(mine.groups)} settings"
-                    yield _row(
-                        f"{dataset} {column}, {settings}, over {against}{notes.of(every)}",
-                        {metric: _difference(mine, theirs, metric) for metric in MOMENTS},
-                        all(standing.comparable for standing in every),
-                        our_figures,
-                        other_figures,
-                    )
 
 
 def _difference(mine: Summary, theirs: Summary, metric: str) -> float | None:
-    ours, others = (s.printed[metric].value if metric in s.printed else None for s in (mine, theirs))
+    ours, others = mine.value(metric), theirs.value(metric)
     return None if ours is None or others is None else ours - others
 
 
