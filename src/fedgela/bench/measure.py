@@ -1,9 +1,8 @@
 """The measurement: every contender warmed up, then rounds in turns, a plain round before each other one."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from fedgela.bench import machine
 from fedgela.bench.contender import ENGINES, PLAIN
 from fedgela.bench.rows import Row, Timing
 from fedgela.bench.stage import ContenderFailed, Facts, Stage
-from fedgela.bench.workloads import DEFAULT_ON_CPU, DEFAULT_ON_GPU, Task, check_workloads, prepare
+from fedgela.bench.workloads import DEFAULT_ON_CPU, DEFAULT_ON_GPU, WORKLOADS, Task, prepare
 from fedgela.errors import UserError, did_you_mean
 from fedgela.nets import initial_net
 from fedgela.resolve import device_of, resolve
@@ -39,14 +38,19 @@ class Options:
 def run(options: Options, say: Say, keep: Keep = lambda rows: None) -> list[Row]:
     """Rows in the order of workloads and engines; `say` gets a line for whatever the user should know, `keep`
     what is known after every turn."""
-    check_workloads(list(options.workloads))
-    engines = _engines(options.engines, say)
+    _check("--workload", options.workloads, WORKLOADS)
+    _check("--engines", options.engines, ENGINES)
+    engines = _installed(options.engines, say)
     device = device_of(options.device)
     on_gpu = device.type == "cuda"
     workloads = options.workloads or (DEFAULT_ON_GPU if on_gpu else DEFAULT_ON_CPU)
     repetitions = options.repetitions or (3 if on_gpu else 5)
     limit = Limit(device)
     rows: list[Row] = []
+
+    def with_earlier(found: list[Row]) -> None:
+        keep(rows + found)
+
     with tempfile.TemporaryDirectory(prefix="fedgela-bench-") as folder:
         for name in workloads:
             task = prepare(
@@ -58,24 +62,21 @@ def run(options: Options, say: Say, keep: Keep = lambda rows: None) -> list[Row]
                 data_dir=options.data_dir,
             )
             say(f"{name}: {task.data}; measuring {', '.join(engines)}")
-            kept = partial(_keep_all, keep, rows.copy())
-            rows += measure(task, engines, options.rounds, repetitions, limit, say, kept)
+            rows.extend(measure(task, engines, options.rounds, repetitions, limit, say, with_earlier))
             keep(rows)
     return rows
 
 
-def _keep_all(keep: Keep, before: list[Row], rows: list[Row]) -> None:
-    keep(before + rows)
-
-
-def _engines(names: Sequence[str], say: Say) -> list[str]:
-    """Those asked for that are there; plain is always one of them, and the first."""
+def _check(option: str, names: Sequence[str], known: Collection[str]) -> None:
     for name in names:
-        if name not in ENGINES:
+        if name not in known:
             raise UserError(
-                f"--engines: there is no engine {name!r}{did_you_mean(name, ENGINES)}; "
-                f"there are {', '.join(ENGINES)}"
+                f"{option}: there is no {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}"
             )
+
+
+def _installed(names: Sequence[str], say: Say) -> list[str]:
+    """Of the engines that are asked for; plain is always one of them, and the first."""
     there = [PLAIN]
     for name in dict.fromkeys(names):
         if missing := ENGINES[name].missing():

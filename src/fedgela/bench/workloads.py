@@ -10,7 +10,6 @@ import torch
 from fedgela.config import Experiment, parse_experiment
 from fedgela.data.dataset import Dataset
 from fedgela.data.sources import is_at_hand, load_dataset
-from fedgela.errors import UserError, did_you_mean
 from fedgela.randomness import numpy_generator
 
 
@@ -46,15 +45,6 @@ class Task:
     workload: str
     experiment: Experiment
     data: str  # which data that is, in words
-
-
-def check_workloads(names: list[str]) -> None:
-    for name in names:
-        if name not in WORKLOADS:
-            raise UserError(
-                f"--workload: there is no workload {name!r}{did_you_mean(name, WORKLOADS)}; "
-                f"there are {', '.join(WORKLOADS)}"
-            )
 
 
 def prepare(
