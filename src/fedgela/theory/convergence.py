@@ -15,6 +15,7 @@ from fedgela.data import build_federation, load_dataset
 from fedgela.randomness import generator
 from fedgela.theory import bounds
 from fedgela.theory.bounds import Constants, Terms
+from fedgela.theory.cross_entropy import errors
 from fedgela.theory.layer_peeled import etf_head
 from fedgela.theory.problem import (
     Problem,
@@ -79,8 +80,7 @@ def train(problem: Problem, setting: Setting, gamma: float, seed: int) -> Run:
             chosen = torch.rand(S, N, b, generator=draw, dtype=torch.float64) * problem.sizes[:, None]
             rows = chosen.long()
             X, y = problem.X[clients, rows], problem.y[clients, rows]  # [S, N, b, p], [S, N, b]
-            error = ((X @ H_k.mT) @ problem.heads.mT).softmax(dim=-1)
-            error -= torch.nn.functional.one_hot(y, error.shape[-1])
+            error = errors((X @ H_k.mT) @ problem.heads.mT, y)
             slope = (error @ problem.heads).mT @ X / b + problem.mu * H_k
             H_k = H_k - eta(gamma, problem.mu, r * E + e) * slope
         H = (problem.p_k[:, None, None] * H_k).sum(dim=1)

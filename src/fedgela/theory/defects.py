@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedgela.theory import bounds
 from fedgela.theory.convergence import Check, Setting, eta, rounds_until_false
+from fedgela.theory.cross_entropy import cross_entropies, own_logits
 from fedgela.theory.layer_peeled import etf_loss
 from fedgela.theory.problem import Problem
 
@@ -244,14 +245,16 @@ def smooth_is_not_lipschitz(ge: Check, gela: Check) -> Finding:
 def not_cross_entropy(ge: Check, setting: Setting) -> Finding:
     """The proof of Theorem 1 sets F = -log(w_c^T h); cross-entropy is -log softmax(W^T h)_c."""
     method = ge.method
-    own, entropy = _own_logits(method.plain, method.H_star)
-    last = torch.stack([_own_logits(method.plain, H)[0] for H in ge.run.H[-1]])  # [S, n]
+    plain = method.plain
+    own = _own_logits(plain, method.H_star)
+    entropy = cross_entropies(plain.logits(method.H_star), plain.y)[plain.a > 0]
+    last = torch.stack([_own_logits(plain, H) for H in ge.run.H[-1]])  # [S, n]
     negative = float((own <= 0).double().mean())
     both = (own > 0) & (last > 0)
     left = float((own / last)[both].log().mean())
     gap = ge.theorem_1.gap[-1]
     at_etf = math.sqrt(setting.E_W)  # E_H = 1
-    C = method.plain.heads.shape[1]
+    C = plain.heads.shape[1]
     return Finding(
         "Theorem 1, proof: F(W) = -log((W^L)^T h)",
         "-log(w^T h) is not cross-entropy",
@@ -268,8 +271,8 @@ def not_cross_entropy(ge: Check, setting: Setting) -> Finding:
 def own_logit_above_optimum(ge: Check) -> Finding:
     """Theorem 1 asserts (W*)^T h* >= E[W^T h] for every sample."""
     method = ge.method
-    best, _ = _own_logits(method.plain, method.H_star)
-    reached = torch.stack([_own_logits(method.plain, H)[0] for H in ge.run.H[-1]]).mean(dim=0)
+    best = _own_logits(method.plain, method.H_star)
+    reached = torch.stack([_own_logits(method.plain, H) for H in ge.run.H[-1]]).mean(dim=0)
     share = float((reached > best).double().mean())
     return Finding(
         "Theorem 1, '(W*)^T h* >= E[W^T h]'",
@@ -280,12 +283,9 @@ def own_logit_above_optimum(ge: Check) -> Finding:
     )
 
 
-def _own_logits(problem: Problem, H: Tensor) -> tuple[Tensor, Tensor]:
-    """w_y^T H x and cross-entropy of all samples, [n] each."""
-    logits = (problem.X @ H.mT) @ problem.heads.mT  # [N, n, C]
-    own = logits.gather(-1, problem.y[..., None])[..., 0]
-    real = problem.a > 0
-    return own[real], (logits.logsumexp(dim=-1) - own)[real]
+def _own_logits(problem: Problem, H: Tensor) -> Tensor:
+    """w_y^T H x of all samples, [n]."""
+    return own_logits(problem.logits(H), problem.y)[problem.a > 0]
 
 
 # -- Theorem 4 -------------------------------------------------------------------------------------

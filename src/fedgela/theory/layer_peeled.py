@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedgela.geometry import angle_matrix, mean_angle, simplex_etf
 from fedgela.randomness import generator
+from fedgela.theory.cross_entropy import cross_entropies, errors
 
 STEPS = 6000
 TOLERANCE = 1e-10  # of a step, relative to the lengths sqrt(E_H) and sqrt(E_W)
@@ -32,15 +33,12 @@ class Solution:
 
 def cross_entropy(H: Tensor, W: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """sum_i a_i (-log softmax(W h_i)_y), [...], with the labels [n] and the weights a [..., n]."""
-    logits = H @ W.mT
-    own = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])[..., 0]
-    return ((logits.logsumexp(dim=-1) - own) * weights).sum(dim=-1)
+    return (cross_entropies(H @ W.mT, labels) * weights).sum(dim=-1)
 
 
 def gradients(H: Tensor, W: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """dloss/dh_i / a_i = W^T (softmax - e_y) of every feature, and dloss/dW."""
-    error = (H @ W.mT).softmax(dim=-1)
-    error -= torch.nn.functional.one_hot(labels, W.shape[-2])
+    error = errors(H @ W.mT, labels)
     return error @ W, (error * weights[..., None]).mT @ H
 
 

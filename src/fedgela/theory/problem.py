@@ -19,6 +19,7 @@ from torch import Tensor
 from fedgela.data import Federation
 from fedgela.geometry import phi
 from fedgela.randomness import generator
+from fedgela.theory.cross_entropy import cross_entropies, errors
 
 NEWTON_STEPS = 100
 
@@ -50,9 +51,7 @@ class Problem:
 
     def losses(self, H: Tensor) -> Tensor:
         """F_k(H), [..., N]."""
-        logits = self._logits(H)
-        own = logits.gather(-1, self.y.expand(logits.shape[:-1])[..., None])[..., 0]
-        return ((logits.logsumexp(dim=-1) - own) * self.a).sum(dim=-1) + self.mu / 2 * _square(H)
+        return (cross_entropies(self.logits(H), self.y) * self.a).sum(dim=-1) + self.mu / 2 * _square(H)
 
     def loss(self, H: Tensor) -> Tensor:
         """F(H) = sum_k p_k F_k(H), [...], of a common H [..., d, p]."""
@@ -67,7 +66,7 @@ class Problem:
 
     def hessians(self, H: Tensor) -> Tensor:
         """1/n_k sum_i W_k (diag(s) - ss^T) W_k^T (x) x_i x_i^T + mu I, [N, dp, dp], with W_k = Phi_k W."""
-        s = self._logits(H).softmax(dim=-1)  # [N, n, C]
+        s = self.logits(H).softmax(dim=-1)  # [N, n, C]
         mean = s @ self.heads  # [N, n, d]
         inner = torch.einsum("knc,kcd,kce->knde", s, self.heads, self.heads)
         inner = (inner - mean[..., :, None] * mean[..., None, :]) * self.a[..., None, None]
@@ -89,14 +88,13 @@ class Problem:
         """E |gradient of one random sample - gradient of F_k|^2, [..., N]."""
         return self.second_moments(H) - _square(self.gradients(H))
 
-    def _logits(self, H: Tensor) -> Tensor:
+    def logits(self, H: Tensor) -> Tensor:
+        """(Phi_k W)^T H x of every sample, padding included, [..., N, n, C]."""
         return (self.X @ H.mT) @ self.heads.mT
 
     def _errors(self, H: Tensor) -> Tensor:
         """Phi_k W (softmax - e_y) of every sample, [..., N, n, d]."""
-        error = self._logits(H).softmax(dim=-1)
-        error = error - torch.nn.functional.one_hot(self.y, self.heads.shape[1])
-        return error @ self.heads
+        return errors(self.logits(H), self.y) @ self.heads
 
     # -- known constants ---------------------------------------------------------------------------
 
