@@ -46,6 +46,11 @@ class Lemmas:
     rows: list[Peeled]
     collapse: list[MinorityCollapse]  # one for each E_W
 
+    @property
+    def minority_fixed(self) -> list[float]:
+        """By ratio, the least angle over all E_W between minority features where W is fixed as the ETF."""
+        return [min(angles) for angles in zip(*(c.minority_fixed for c in self.collapse), strict=True)]
+
 
 @dataclass(frozen=True)
 class AdaptedStructure:

@@ -77,9 +77,13 @@ def minority_collapse(found: Lemmas) -> "Figure":
             markersize=4,
             label=f"W learnt, $E_W$ = {curve.E_W:g}",
         )
-    fixed = [min(c.minority_fixed[i] for c in found.collapse) for i in range(len(found.collapse[0].ratios))]
     axes.plot(
-        found.collapse[0].ratios, fixed, color="black", marker="D", markersize=4, label="W fixed as the ETF"
+        found.collapse[0].ratios,
+        found.minority_fixed,
+        color="black",
+        marker="D",
+        markersize=4,
+        label="W fixed as the ETF",
     )
     axes.set_xscale("log")
     axes.set_ylim(-4, 108)
@@ -100,7 +104,7 @@ def adapted_structure(found: AdaptedStructure) -> "Figure":
     """Features, classifier vectors and who wins where, for three classes: the paper's Figure 3c."""
     figure = _figure(13.5, 3.1)
     radius = math.sqrt(found.setting.E_H)
-    longest = max(float(p.W.norm(dim=1).max()) for p in found.planes)
+    longest = max(float(p.Phi_W.norm(dim=1).max()) for p in found.planes)
     for axes, p in zip(figure.subplots(1, len(found.planes)), found.planes, strict=True):
         _disc(axes, p, radius, longest)
     figure.suptitle(
@@ -114,7 +118,7 @@ def _disc(axes: "Axes", p: Plane, radius: float, longest: float) -> None:
     from matplotlib.patches import Wedge
 
     turn = np.deg2rad(np.arange(0.0, 360.0, 0.25) + 0.125)
-    logits = np.stack([np.cos(turn), np.sin(turn)], axis=1) @ p.W.numpy().T
+    logits = np.stack([np.cos(turn), np.sin(turn)], axis=1) @ p.Phi_W.numpy().T
     logits[:, np.array(p.share) == 0] = -np.inf  # a missing class that is left out
     winner = logits.argmax(axis=1)
     edges = np.flatnonzero(np.diff(winner, prepend=winner[-1]))
@@ -123,7 +127,7 @@ def _disc(axes: "Axes", p: Plane, radius: float, longest: float) -> None:
         start, end = first * 0.25, last * 0.25 + (360 if last <= first else 0)
         axes.add_patch(Wedge((0, 0), radius, start, end, facecolor=LIGHT[winner[first]], linewidth=0))
     scale = 0.92 * radius / longest
-    for c, w in enumerate(p.W.numpy()):
+    for c, w in enumerate(p.Phi_W.numpy()):
         if np.hypot(*w) > 0:
             axes.annotate(
                 "",

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedgela.files import write_atomically, write_json
 from fedgela.grids import Grid
 from fedgela.measures import etf_angle
@@ -25,20 +27,12 @@ SHOWN_ROUNDS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 
 def lemma_grids(found: Lemmas) -> list[Grid]:
     s = found.setting
-    rows = [
-        [
-            row.name,
-            f"{row.structure.W_cosine_error:.1e}",
-            f"{row.structure.H_cosine_error:.1e}",
-            f"{row.structure.length_error:.1e}",
-            f"{row.structure.duality_error:.1e}",
-            f"{row.structure.variability:.1e}",
-            f"{row.structure.loss:.6f}",
-            f"{row.etf_loss:.6f}",
-            f"{row.residual:.0e}",
-        ]
-        for row in found.rows
-    ]
+    rows = []
+    for row in found.rows:
+        x = row.structure
+        apart = (x.W_cosine_error, x.H_cosine_error, x.length_error, x.duality_error, x.variability)
+        losses = [f"{x.loss:.6f}", f"{row.etf_loss:.6f}"]
+        rows.append([row.name, *(f"{error:.1e}" for error in apart), *losses, f"{row.residual:.0e}"])
     lemmas = Grid(
         ("", "cos W", "cos H", "lengths", "h = w", "NC1", "loss", "ETF's", "residual"),
         rows,
@@ -53,8 +47,8 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
     collapse = Grid(
         ("imbalance R", *(f"W learnt, E_W = {c.E_W:g}" for c in found.collapse), "W = ETF (features)"),
         [
-            [f"{R:g}", *(f"{c.minority[i]:.2f}" for c in found.collapse), _fixed(found, i)]
-            for i, R in enumerate(ratios)
+            [f"{R:g}", *(f"{c.minority[i]:.2f}" for c in found.collapse), f"{fixed:.2f}"]
+            for i, (R, fixed) in enumerate(zip(ratios, found.minority_fixed, strict=True))
         ],
         f"{s.majority} classes with R samples for every one of the other {s.C - s.majority}; the ETF's angle "
         f"is {etf_angle(s.C):.2f}. residual at most "
@@ -64,25 +58,19 @@ def lemma_grids(found: Lemmas) -> list[Grid]:
     return [lemmas, collapse]
 
 
-def _fixed(found: Lemmas, i: int) -> str:
-    """The features' angle under the fixed ETF: the least over all E_W."""
-    return f"{min(c.minority_fixed[i] for c in found.collapse):.2f}"
-
-
 def structure_grids(found: AdaptedStructure) -> list[Grid]:
     s = found.setting
-    rows = [
-        [
-            str(x.classes),
-            f"{x.measured_ge:.2f}",
-            f"{x.global_etf:.2f}",
-            f"{x.measured_eq5:.2f}",
-            f"{x.predicted_eq5:.2f}",
-            f"{x.measured_all:.2f}",
-            f"{x.predicted_all:.2f}",
-        ]
-        for x in found.spreads
-    ]
+    rows = []
+    for x in found.spreads:
+        angles = (
+            x.measured_ge,
+            x.global_etf,
+            x.measured_eq5,
+            x.predicted_eq5,
+            x.measured_all,
+            x.predicted_all,
+        )
+        rows.append([str(x.classes), *(f"{angle:.2f}" for angle in angles)])
     spreads = Grid(
         ("m", "FedGE", "ETF", "FedGELA, Eq. 5", "predicted", "FedGELA, all classes", "predicted"),
         rows,
@@ -250,28 +238,15 @@ def to_json(report: Report) -> dict[str, Any]:
     value: dict[str, Any] = {"seed": report.seed}
     if report.lemmas is not None:
         value["lemmas"] = asdict(report.lemmas)
-    if (s := report.structure) is not None:
-        value["structure"] = {
-            "setting": asdict(s.setting),
-            "spreads": [asdict(x) for x in s.spreads],
-            "planes": [
-                {
-                    "title": p.title,
-                    "counts": p.counts,
-                    "Phi_W": p.W.tolist(),
-                    "H": p.H.tolist(),
-                    "share": p.share,
-                }
-                for p in s.planes
-            ],
-        }
+    if report.structure is not None:
+        value["structure"] = asdict(report.structure)
     if (c := report.convergence) is not None:
         value["convergence"] = {
             "setting": asdict(c.setting),
             "methods": {check.method.name: _check_json(check) for check in c.checks},
             "findings": [asdict(f) for f in c.findings],
         }
-    return _finite(value)  # type: ignore[no-any-return]
+    return _plain(value)  # type: ignore[no-any-return]
 
 
 def _check_json(check: Check) -> dict[str, Any]:
@@ -290,12 +265,14 @@ def _check_json(check: Check) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: None."""
+def _plain(value: Any) -> Any:
+    """As JSON has it: tensors are lists, and what is infinite is None."""
     if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

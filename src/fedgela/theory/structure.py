@@ -123,7 +123,7 @@ class Plane:
 
     title: str
     counts: list[int]
-    W: Tensor  # Phi_k W, [3, 2]; a missing class's has no length
+    Phi_W: Tensor  # Phi_k W, [3, 2]; a missing class's has no length
     H: Tensor  # [m, 2]
     share: list[float]  # of all directions, those whose largest logit is the class's, missing ones left out
 
