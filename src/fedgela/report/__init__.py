@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedgela.data import Federation
 from fedgela.files import write_atomically
 from fedgela.imports import require_matplotlib
 from fedgela.notes import classes_worth_knowing
@@ -14,7 +13,7 @@ from fedgela.report.colours import Style, styles
 from fedgela.report.context import Context, Section
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
-from fedgela.report.entries import Entry, Setting
+from fedgela.report.entries import Setting
 from fedgela.report.page import page
 from fedgela.report.saved_models import Federations
 from fedgela.report.sections import sections
@@ -70,16 +69,11 @@ def make_report(paths: Sequence[Path], embedding: Kind = "pca") -> Report:
     shown = [run for setting in settings for entry in setting.entries for run in entry.runs.values()]
     federations = Federations(note)
     look = styles((entry.label, entry.method) for setting in settings for entry in setting.entries)
-
-    def federation_of(entry: Entry) -> Federation | None:
-        return federations.of(entry.first)
-
     made: list[tuple[Setting, list[Section]]] = []
     for setting in settings:
-        first = federation_of(setting.entries[0])
-        if first is not None and setting.sites is None:
-            for line in classes_worth_knowing(first):
+        context = Context(setting, look, federations, embedding, note)
+        if context.federation is not None and setting.sites is None:
+            for line in classes_worth_knowing(context.federation):
                 note(f"{setting.title}: {line}" if len(settings) > 1 else line)
-        context = Context(setting, look, first, federation_of, embedding, note)
         made.append((setting, sections(context)))
     return Report(shown, made, look, list(notes))

@@ -1,7 +1,7 @@
 """A section of the report, and what the functions that make sections are given."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fedgela.client_names import client_names
 from fedgela.data import Federation
@@ -10,7 +10,8 @@ from fedgela.grids import Grid
 from fedgela.report.colours import Style
 from fedgela.report.drawing import Picture
 from fedgela.report.embedding import Kind
-from fedgela.report.entries import Entry, Setting
+from fedgela.report.entries import Setting
+from fedgela.report.saved_models import Federations
 from fedgela.saved.runs import Note
 
 Part = str | Grid | Picture  # a string is HTML
@@ -32,10 +33,14 @@ class Context:
 
     setting: Setting
     styles: dict[str, Style]
-    federation: Federation | None  # of the first run
-    federation_of: Callable[[Entry], Federation | None]
+    federations: Federations
     embedding: Kind
     note: Note
+
+    @cached_property
+    def federation(self) -> Federation | None:
+        """Of the first run."""
+        return self.federations.of(self.setting.entries[0].first)
 
     def classes(self) -> int:
         """C; 0 where nothing tells it."""

@@ -70,7 +70,7 @@ def of_models(c: Context) -> list[Section]:
 
 def _asked(c: Context, entry: Entry) -> Asked:
     """Nothing where there are no models or no test samples, or where they cannot be asked, which is noted."""
-    run, federation = entry.first, c.federation_of(entry)
+    run, federation = entry.first, c.federations.of(entry.first)
     if federation is None or len(federation.data.y_test) == 0:
         return Asked()
     if run.sites is not None and run.experiment.batchnorm == "local":
