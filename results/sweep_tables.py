@@ -1,9 +1,7 @@
 """The docs' tables of what results/*.json and results/sweeps/*.json hold, each as Markdown."""
 
-import inspect
 import itertools
 import json
-import re
 import statistics
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgela.burden import Burden, lines
-from fedgela.config import Experiment
 from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 
@@ -440,20 +437,3 @@ def growth() -> str:
             for row in held_in("growth")
         ],
     )
-
-
-# -- what is not measured --------------------------------------------------------------------------
-
-
-def keys() -> str:
-    """Every key of an experiment with its default, and with the comment that the source has beside it."""
-    source = Path(inspect.getfile(Experiment)).read_text()
-    cells = []
-    for name, field in Experiment.model_fields.items():
-        definition = re.search(rf"^    {name}: (?:.*\n(?!    \w+:|\n))*.*", source, re.MULTILINE)
-        found = re.search(r"  # (.*)", definition[0]) if definition else None
-        note = found[1].replace("None: ", "") if found else ""  # TOML has no None: the key is left out
-        default = "fedgela" if name == "algorithm" else field.default
-        value = default if isinstance(default, str) else json.dumps(default)  # as TOML has it
-        cells.append([f"`{name}`", "–" if default is None else f"`{value}`", note])
-    return table(["key", "default", "what it is"], cells)

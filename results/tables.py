@@ -7,6 +7,8 @@ python results/tables.py            # rewrites them
 A table stands between <!-- table: NAME ARGUMENTS --> and <!-- end -->; TABLES says what makes it.
 """
 
+import inspect
+import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +18,28 @@ import ledger_tables as of_the_ledger
 import paper_tables as of_the_paper
 import sweep_tables as of_sweeps
 
+from fedgela.config import Experiment
+from fedgela.grids import Grid
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def demo() -> str:
     return f"```\n{(ROOT / 'results/demo.txt').read_text().rstrip()}\n```"
+
+
+def keys() -> str:
+    """Every key of an experiment with its default, and with the comment that the source has beside it."""
+    source = Path(inspect.getfile(Experiment)).read_text()
+    rows = []
+    for name, field in Experiment.model_fields.items():
+        definition = re.search(rf"^    {name}: (?:.*\n(?!    \w+:|\n))*.*", source, re.MULTILINE)
+        found = re.search(r"  # (.*)", definition[0]) if definition else None
+        note = found[1].replace("None: ", "") if found else ""  # TOML has no None: the key is left out
+        default = "fedgela" if name == "algorithm" else field.default
+        value = default if isinstance(default, str) else json.dumps(default)  # as TOML has it
+        rows.append([f"`{name}`", "–" if default is None else f"`{value}`", note])
+    return Grid(["key", "default", "what it is"], rows).to_markdown()
 
 
 # by the name in the marker; what follows the name there are the arguments
@@ -43,7 +62,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "federation-overhead": of_sweeps.federation_overhead,
     "fedgen-digits": of_sweeps.by_strength,
     "growth": of_sweeps.growth,
-    "keys": of_sweeps.keys,
+    "keys": keys,
     "learned-length": of_sweeps.learned_length,
     "length-and-form": of_sweeps.length_and_form,
     "many-classes": of_sweeps.many_classes,
