@@ -13,8 +13,8 @@ from fedgela.algorithms.fedgela import FedGE, FedGELA
 from fedgela.grids import Grid
 from fedgela.over_seeds import mean_std, spread
 from fedgela.paper import cells, distinct, find_cell
+from fedgela.reproduce.departures import options_of
 from fedgela.reproduce.ledger import Entry, read_ledger
-from fedgela.reproduce.page import options_of
 from fedgela.reproduce.settings import settings_hash
 from fedgela.reproduce.standing import LAST_TENTH, Standing, Standings, value_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from fedgela.paper import Cell
+from fedgela.paper import Cell, find_cell
 from fedgela.reproduce.counting import wanted_settings
 from fedgela.reproduce.ledger import ORIGINAL, Entry
 from fedgela.reproduce.settings import Difference, Settings, differences
@@ -53,6 +53,14 @@ def _departure(d: Difference) -> Departure:
         # the paper hardly gives methods' own options: these stand at this project's defaults
         return Departure("method", f"{d.key} = {_shown(d.found)}, by default {_shown(d.wanted)}")
     return Departure("setting", f"{d.key} = {_shown(d.found)}, not {_shown(d.wanted)}")
+
+
+def options_of(entry: Entry) -> str:
+    """The method's own options that are not as in the paper's cell."""
+    cell, settings = find_cell(entry.cells[0]), entry.settings()
+    apart = differences(wanted_settings(cell), settings) if settings is not None else []
+    own = [f"{d.key.partition('.')[2]} = {d.found}" for d in apart if d.key.startswith("algorithm.")]
+    return ", ".join(own)
 
 
 def divergence(entries: Iterable[Entry]) -> list[Departure]:

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 from fedgela.grids import Grid
-from fedgela.paper import TABLES, Cell, cells, distinct, find_cell, table
-from fedgela.reproduce.counting import wanted_settings
+from fedgela.paper import TABLES, Cell, cells, distinct, table
+from fedgela.reproduce.departures import options_of
 from fedgela.reproduce.document import Block, Heading, Listing, Paragraph, anchor
 from fedgela.reproduce.fields import Notes
 from fedgela.reproduce.ledger import Entry
 from fedgela.reproduce.margins import EXPLAINED, margins_of_fedgela
 from fedgela.reproduce.paper_table import table_blocks, table_heading
-from fedgela.reproduce.settings import differences
 from fedgela.reproduce.standing import Standings
 
 TITLE = "The paper's tables, and ours"
@@ -121,11 +120,3 @@ def _provenance(entries: Sequence[Entry]) -> Grid:
         "date, settings"
     )
     return Grid(head.split(", "), rows)
-
-
-def options_of(entry: Entry) -> str:
-    """The method's own options that are not as in the paper's cell."""
-    cell, settings = find_cell(entry.cells[0]), entry.settings()
-    apart = differences(wanted_settings(cell), settings) if settings is not None else []
-    own = [f"{d.key.partition('.')[2]} = {d.found}" for d in apart if d.key.startswith("algorithm.")]
-    return ", ".join(own)
