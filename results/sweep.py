@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,6 @@ from fedgela.runs import run
 from fedgela.saved.runs import Run, find_runs
 
 Row = dict[str, Any]
-
-sys.path.append(
-    str(Path(__file__).resolve().parent.parent / "examples")
-)  # where runs find own_methods by name
 
 
 class Sweep:
