@@ -9,7 +9,6 @@ from rich.console import Console
 from fedgela.config import Experiment
 from fedgela.evaluation import Record, diverged
 from fedgela.progress import BarView, PlainView
-from fedgela.saved.runs import diverged_round
 
 WHOLE: Record = {"round": 1, "train_loss": 1.5, "GA": 50.0, "local_accuracy": 75.0}
 NOBODY_ANSWERED: Record = {"round": 1, "GA": None}  # of a federation's first round
@@ -45,5 +44,3 @@ def test_at_80_columns_no_figure_is_cut() -> None:
 
 def test_a_round_in_which_nobody_trained_has_not_diverged() -> None:
     assert not diverged(WHOLE) and not diverged(NOBODY_ANSWERED) and diverged(LOST)
-    assert diverged_round([NOBODY_ANSWERED], None) is None
-    assert diverged_round([NOBODY_ANSWERED, LOST], None) == 2

@@ -306,7 +306,7 @@ def test_what_is_trained_is_told_first_and_rounds_before_notes(
     (run / STARTED).write_text('{"done": 0, "metrics_bytes": 0}')
     (run / METRICS).write_text('{"round": 1}\n{"round": 2}\n')
     (run / NOTES).write_text("measuring the final models\n")
-    (run / RESULT).write_text("{}")
+    (run / RESULT).write_text('{"GA": {}}')
     conducting._watch(federation, RunFolder(run), told, conducting.Followed(run / NOTES), run / "log")
     trained = "method FedGELA, model resnet18, rounds 50, local epochs 10"
     assert told.lines == [trained, 1, 2, "measuring the final models"]

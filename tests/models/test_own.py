@@ -331,7 +331,7 @@ def test_tokens_are_tried_as_integers(tmp_path: Path) -> None:
         ("Fails", r"fails on two samples \[2, 1, 8, 8\]: RuntimeError: .*own_nets_of_a_test.py, line \d+"),
         ("CallsALibraryWrongly", r"fails on two samples .*RuntimeError: .*own_nets_of_a_test.py, line \d+"),
         ("NormsByTheBatch", "fails in evaluation on a single sample: ValueError: Expected more than 1 value"),
-        ("Squeezes", "fails in evaluation on a single sample: RuntimeError: .*size"),
+        ("Squeezes", r"gives features \[5\] of a single sample, instead of \[1, 5\]"),
         ("CannotBeMade", "cannot be made for image of shape 1x8x8: KeyError: 'channels'"),
         ("WantsMore", "takes spec, depth, rate; it is called with one InputSpec"),
         ("other", "must give a torch.nn.Module, not a int"),

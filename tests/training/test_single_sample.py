@@ -31,11 +31,6 @@ class WithLayerNorm(WithBatchNorm):
     def __init__(self, spec):
         super().__init__(spec)
         self.layers[2] = nn.LayerNorm(6)
-
-
-class Squeezes(WithLayerNorm):
-    def forward(self, x):
-        return self.layers(x).squeeze()
 """
 
 
@@ -94,11 +89,6 @@ def test_two_samples_are_enough_and_so_is_pooled_data(tmp_path: Path) -> None:
 )
 def test_what_can_train_on_a_single_sample_does(tmp_path: Path, changes: dict[str, Any]) -> None:
     run(tiny(**natural(tmp_path, 0, **changes)), tmp_path / "run")
-
-
-def test_a_net_that_loses_the_batch_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"\(its logits are \[4\] instead of \[1, 4\]\)"):
-        serve(tiny(**natural(tmp_path, 0, model="nets_of_one:Squeezes", algorithm="fedavg")))
 
 
 def test_batchnorm_of_single_pixels_can_become_groupnorm(tmp_path: Path) -> None:

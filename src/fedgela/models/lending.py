@@ -101,10 +101,16 @@ def answers_by_its_past(net: nn.Module, x: Tensor) -> bool:
 
 
 @torch.no_grad()
-def mixes_samples(net: nn.Module, x: Tensor) -> bool:
-    """Whether the net's output in evaluation for a sample depends on the others of its batch."""
+def one_by_one(net: nn.Module, x: Tensor) -> list[Tensor]:
+    """The net's output in evaluation for each sample alone."""
     asked = copy.deepcopy(net).eval()
-    return not _alike([torch.cat([asked(one) for one in torch.split(x, 1)])], [asked(x)])
+    return [asked(one) for one in torch.split(x, 1)]
+
+
+@torch.no_grad()
+def mixes_samples(net: nn.Module, x: Tensor, alone: Sequence[Tensor]) -> bool:
+    """Whether what the net gives for a sample in evaluation depends on the others of its batch."""
+    return not _alike([torch.cat(list(alone))], [copy.deepcopy(net).eval()(x)])
 
 
 def _plain(net: nn.Module, weights: State, x: Tensor) -> list[Tensor]:

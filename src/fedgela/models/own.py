@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from fedgela.errors import UserError
 from fedgela.imports import load, told
 from fedgela.inputs import InputSpec
-from fedgela.models.lending import answers_by_its_past, mixes_samples, samples_of, stacks, takes_weights
+from fedgela.models.lending import (
+    answers_by_its_past,
+    mixes_samples,
+    one_by_one,
+    samples_of,
+    stacks,
+    takes_weights,
+)
 from fedgela.models.net import Backbone, State
 
 
@@ -70,9 +77,15 @@ def own_backbone(path: str, spec: InputSpec) -> Backbone:
             "would by another model's; a buffer is part of its state"
         )
     try:
-        backbone.mixes = mixes_samples(net, x)
+        alone = one_by_one(net, x)
     except Exception as error:
         raise UserError(f"{path}: fails in evaluation on a single sample: {told(error)}") from None
+    if list(alone[0].shape) != [1, backbone.width]:
+        raise UserError(
+            f"{path}: gives features {list(alone[0].shape)} of a single sample, instead of "
+            f"[1, {backbone.width}]"
+        )
+    backbone.mixes = mixes_samples(net, x, alone)
     backbone.stacks = stacks(net, x)
     backbone.takes_weights = takes_weights(net, x)
     return backbone
