@@ -127,7 +127,7 @@ def measured() -> None:
         axis.spines["left"].set_visible(False)
     marks, names = axes[0].get_legend_handles_labels()
     each = dict(zip(names, marks, strict=True))
-    figure.legend(each.values(), each.keys(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(each.values(), each.keys(), loc="outside upper right", ncols=3, frameon=False)
     save(figure, "measured.svg")
 
 
