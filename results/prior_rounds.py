@@ -1,6 +1,6 @@
 """FedPrior over many rounds of CIFAR-10 with Simple-CNN, beside FedAvg, FedRoD and FedGELA.
 
-    python results/prior_rounds.py results/sweeps/prior-rounds.json [SPLIT ...]
+    python results/prior_rounds.py results/sweeps/prior-rounds.json [PLACE ...]
 
 Validation data; every method has its defaults, and nothing is chosen here: FedPrior's `floor` comes from
 digits (prior.py). The ablations change one part each: no ETF, but FedAvg's head, and FedGELA's even lengths
@@ -22,16 +22,15 @@ from fedgela.server import Server
 CIFAR = {"dataset": "cifar10", "model": "simple-cnn", "epochs": 5, "validation": 0.1, "finetune_epochs": 0}
 SOME = {**CIFAR, "clients": 50, "sample": 10, "rounds": 50}
 ALL = {**CIFAR, "clients": 10, "rounds": 25}
-COMPARED = ("fedavg", "fedgela", "fedprior")
-MORE = ("without etf", "and even", "fedrod", "even")
-# by the place's name: settings, methods of METHODS and seeds, the most wanted first
+COMPARED = ("fedavg", "fedrod", "fedgela", "fedprior")
+MORE = ("without etf", "and even", "even")
+# by the place's name: settings, split, methods of METHODS and seeds, the most wanted first
 PLACES: list[tuple[str, dict[str, Any], str, tuple[str, ...], range]] = [
     ("some-two", SOME, "classes:2", COMPARED, range(106, 109)),
     ("some-skew", SOME, "dirichlet:0.2", COMPARED, range(106, 109)),
-    ("all-skew", ALL, "dirichlet:0.1", COMPARED, range(106, 107)),
     ("some-two-more", SOME, "classes:2", MORE, range(106, 107)),
     ("some-skew-more", SOME, "dirichlet:0.2", MORE, range(106, 107)),
-    ("all-two", ALL, "classes:2", COMPARED, range(106, 107)),
+    ("all-skew", ALL, "dirichlet:0.1", COMPARED, range(106, 107)),
 ]
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},

@@ -158,22 +158,19 @@ def prior() -> str:
 
 
 def prior_rounds(seeds: str) -> str:
-    """GA over the last tenth of the rounds and at best, and local accuracy, of methods with several seeds,
-    or of all methods by the one seed that all have."""
+    """GA over the last tenth of the rounds and at best, and local accuracy, of the methods that have several
+    seeds, or of all methods by the one seed that all of them have."""
     rows = rows_of("prior-rounds")
-    place_of, method_of_row = itemgetter("partition", "clients"), itemgetter("method")
     if seeds == "one":
         first = min(row["seed"] for row in rows)
         rows = [row for row in rows if row["seed"] == first]
     cells = []
-    for (partition, clients), of_place in grouped(rows, place_of).items():
-        for method, of_method in grouped(of_place, method_of_row).items():
+    for (partition, clients), of_place in grouped(rows, itemgetter("partition", "clients")).items():
+        for method, of_method in grouped(of_place, itemgetter("method")).items():
             if seeds == "several" and len(of_method) == 1:
                 continue
-            figures = [
-                over_seeds([row[key] for row in of_method])
-                for key in ("GA_last_tenth", "GA_best", "local_accuracy")
-            ]
+            keys = ("GA_last_tenth", "GA_best", "local_accuracy")
+            figures = [over_seeds([row[key] for row in of_method]) for key in keys]
             cells.append([f"`{partition}`", clients, method, str(len(of_method)), *figures])
     head = ["split", "clients", "method", "seeds", "GA, last tenth", "GA, best", "local accuracy"]
     return table(head, cells)
