@@ -210,6 +210,18 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path / "mine.parquet"
 
 
+def test_false_and_true_are_names_in_every_table(tmp_path: Path) -> None:
+    """So that a model trained on one table knows the labels of another."""
+    ill = [False, True] * 5
+    data = [load_dataset(str(parquet(tmp_path, age=np.arange(10.0), label=ill)))]
+    rows = "".join(f"{age},{label}\n" for age, label in enumerate(ill))
+    (tmp_path / "mine.csv").write_text(f"age,label\n{rows}")
+    data.append(load_dataset(str(tmp_path / "mine.csv")))
+    for one in data:
+        assert one.class_names == ("False", "True")
+        assert one.y_train.tolist() == data[0].y_train.tolist()
+
+
 def encoded(level: int, size: int = 10) -> bytes:
     Image = pytest.importorskip("PIL.Image", reason="images are read with Pillow: pip install 'fedgela[hub]'")
     buffer = io.BytesIO()

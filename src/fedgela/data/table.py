@@ -164,10 +164,10 @@ def _dataset(name: str, table: Any, size: int, unreadable: Unreadable) -> Datase
 
 
 def codes(values: np.ndarray, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A column's values as integers, and their names: integers as they are, false and true as 0 and 1,
-    strings (without surrounding blanks) as their places among the sorted names."""
+    """A column's values as integers, and their names: integers as they are, strings (without surrounding
+    blanks) as their places among the sorted names, and so False and True, which a .csv has as strings."""
     if values.dtype == np.bool_:
-        return values.astype(np.int64), ()
+        values = values.astype(str)
     if np.issubdtype(values.dtype, np.integer):
         return values, ()
     if values.dtype.kind in "OU" and all(isinstance(value, str) for value in values.tolist()):
