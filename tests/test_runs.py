@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from fedgela import runs
 from fedgela.algorithms import ALGORITHMS
+from fedgela.compare import compare
 from fedgela.errors import UserError
 from fedgela.evaluation import best_and_last
 from fedgela.files import read_tensors
@@ -304,6 +306,16 @@ def test_a_folder_of_seeds_is_refused(npz: Path, tmp_path: Path, view: PlainView
     with pytest.raises(UserError, match="already holds a run"):
         run_seeds(tiny(npz), [0, 1], tmp_path, view)
     assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("seeds", [[], [0, 0], [-1]])
+def test_seeds_are_different_numbers(npz: Path, tmp_path: Path, seeds: list[int]) -> None:
+    told = re.escape(f"seeds: {seeds} must be different numbers from 0 on")
+    with pytest.raises(UserError, match=told):
+        run_seeds(tiny(npz), seeds, tmp_path / "out")
+    with pytest.raises(UserError, match=told):
+        compare({"fedgela": tiny(npz)}, seeds, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_impossible_seeds_leave_no_folder(npz: Path, tmp_path: Path, view: PlainView) -> None:

@@ -21,6 +21,7 @@ from fedgela.own_code import check_own_code
 from fedgela.resolve import data_read_once, resolve
 from fedgela.runfolder import ASKED, RESULT, TABLE, RunFolder
 from fedgela.runs import HARDWARE, check_same, check_vacant, is_of, run_or_resume
+from fedgela.seeds import check_seeds
 from fedgela.server import Server
 from fedgela.tables import Comparison, Row
 
@@ -124,6 +125,9 @@ def check_possible(
 ) -> None:
     """A UserError, before anything is written, where no method can run, other runs are in the way, or methods
     (from Python, where each is an experiment of its own) do not have the same federation."""
+    check_seeds(seeds)
+    if not experiments:
+        raise UserError("a comparison has one method at least")
     errors = []
     federations: dict[str, Settings] = {}
     for name, experiment in experiments.items():

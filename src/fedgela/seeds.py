@@ -24,6 +24,7 @@ def run_seeds(
 ) -> Record:
     """Run an experiment on every seed, in a new folder, and return their summary."""
     path = Path(path)
+    check_seeds(seeds)
     check_vacant(path)
     for seed in seeds:  # before anything is written: one of them may be impossible
         Server(*resolve(experiment.with_(seed=seed)))
@@ -31,6 +32,11 @@ def run_seeds(
     table = {"seeds": list(seeds), "experiment": plain_table(located(experiment))}
     write_atomically(path / SEEDS, tomli_w.dumps(table))
     return resume_seeds(path, listener)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError(f"seeds: {list(seeds)} must be different numbers from 0 on, one at least")
 
 
 def holds_seeds(path: Path) -> bool:
