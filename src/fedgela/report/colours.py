@@ -34,7 +34,7 @@ _OF_METHOD = {
     "fedrs": (0, 2),
     "fedgen": (3, 2),
     "fedlc": (2, 2),
-    "fedprior": (1, 2),
+    "fedprior": (4, 2),
 }
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (5, 1.5, 1, 1.5))
 
