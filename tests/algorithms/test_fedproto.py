@@ -92,6 +92,21 @@ def test_models_never_reach_the_server(npz: Path) -> None:
     assert not any(same(model, initial) for model in store.models.values())
 
 
+@pytest.mark.parametrize("partition", ["classes:2", "dirichlet:0.1"])
+def test_only_a_client_whose_means_are_far_too_long_is_out_of_line(partition: str) -> None:
+    """Clients of other classes are not, on real digits."""
+    server = serve(tiny(Path("digits"), algorithm="fedproto", partition=partition, clients=10, rounds=4))
+    updates = watch_updates(server)
+    progress = server.begin()
+    for _ in range(4):
+        server.step(progress)
+        sent = [update.extra for update in updates]
+        assert server.algorithm.out_of_line(sent) == {}
+        sent[3] = sent[3] | {"means": 1000 * sent[3]["means"]}
+        assert set(server.algorithm.out_of_line(sent)) == {3}
+        updates.clear()
+
+
 def test_prototypes_are_of_the_trained_model_on_all_training_samples(npz: Path) -> None:
     store = Recording()
     server = Server(*resolve(tiny(npz, algorithm="fedproto", rounds=1)), store)

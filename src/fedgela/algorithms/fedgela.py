@@ -145,8 +145,8 @@ class FedGELA(FedAvg):
         always_C = PhiForm.parse(self.phi) in (PhiForm("power"), PhiForm("even")) and self.phi_floor == 0
         if classes == 2 and self.etf and self.adapt and always_C:
             return (
-                f"with two classes phi = {self.phi!r} has no effect, and this is FedGE: the two vectors are "
-                "opposite, so that only the sum of their lengths counts, which is 2 on every client"
+                f"with two classes phi = {self.phi!r} has no effect, as with adapt = false: the two vectors "
+                "are opposite, so that only the sum of their lengths counts, which is 2 on every client"
             )
         return None
 

@@ -32,7 +32,7 @@ from fedgela.algorithms.fedavg import (
 from fedgela.geometry import class_means
 from fedgela.models import Net, State
 
-FAR = 10  # times most clients' length; those of honest clients were seen to differ by a factor of 4
+FAR = 10  # times most clients' length: more than having other classes makes of it, less than breaks training
 
 
 @dataclass(frozen=True)
