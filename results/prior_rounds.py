@@ -12,12 +12,7 @@ import sys
 from math import ceil
 from typing import Any
 
-import torch
-from sweep import Sweep
-
-from fedgela.config import parse_experiment
-from fedgela.resolve import resolve
-from fedgela.server import Server
+from sweep import Sweep, trained
 
 CIFAR = {"dataset": "cifar10", "model": "simple-cnn", "epochs": 5, "validation": 0.1, "finetune_epochs": 0}
 SOME = {**CIFAR, "clients": 50, "sample": 10, "rounds": 50}
@@ -45,22 +40,16 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def measure(table: dict[str, Any]) -> dict[str, float]:
     """GA over the last tenth of the rounds and at best, and the mean accuracy of the last local models."""
-    experiment, federation = resolve(parse_experiment(table))
-    server = Server(experiment, federation)
-    progress = server.begin()
-    try:
-        records = [server.step(progress) for _ in range(experiment.rounds)]
-    finally:
-        server.close()
+    with trained(table) as run:
+        records = run.records
     GA = [record["GA"] for record in records]
     tenth = ceil(len(GA) / 10)
-    local = records[-1].get("PA", records[-1].get("local_accuracy"))
+    local = records[-1]["local_accuracy"]
     figures = {"GA_last_tenth": statistics.fmean(GA[-tenth:]), "GA_best": max(GA), "local_accuracy": local}
     return {name: round(value, 2) for name, value in figures.items()}
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     sweep = Sweep(sys.argv[1], settings=[SOME, ALL])
     wanted = sys.argv[2:] or [name for name, *_ in PLACES]
     for name, base, partition, methods, seeds in PLACES:
