@@ -10,7 +10,7 @@ from fedgela.data import load_dataset
 from fedgela.data.arrays import make_dataset
 from fedgela.data.sources import data_directory
 from fedgela.errors import UserError
-from helpers import tiny_arrays
+from helpers import tiny_arrays, tiny_dataset
 
 
 def arrays(n_train: int = 12, n_test: int = 6, shape: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
@@ -266,3 +266,23 @@ def test_samples_without_labels_are_told_so(tmp_path: Path, there: str, lacking:
     np.savez(tmp_path / "a.npz", **{there: np.zeros(3)})
     with pytest.raises(UserError, match=f"a.npz: has {there}, but lacks {lacking}"):
         load_dataset(str(tmp_path / "a.npz"))
+
+
+def test_a_file_of_another_kind_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.xlsx").write_text("1,2\n")
+    for name in ("data.xlsx", "./data.xlsx", str(tmp_path / "data.xlsx")):
+        with pytest.raises(UserError) as error:
+            load_dataset(name)
+        assert str(error.value) == f"dataset: {name} is neither a folder nor an .npz, .parquet or .csv file"
+
+
+def test_a_device_without_room_for_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny_dataset()
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    with pytest.raises(UserError, match="cpu: out of memory for the data set's 0 MB"):
+        data.to(torch.device("cpu"))
